@@ -27,14 +27,14 @@ def table(folder: Path) -> list[dict[str, object]]:
             {
                 "date": str(provenance.get("date")),
                 "torch": str(provenance.get("torch")),
-                "key": each.key,
-                "kind": each.kind.value,
-                "value": each.value,
-                "unit": each.unit,
-                "allowed": each.allowed,
-                "verdict": each.verdict.value,
+                "key": observation.key,
+                "kind": observation.kind.value,
+                "value": observation.value,
+                "unit": observation.unit,
+                "allowed": observation.allowed,
+                "verdict": observation.verdict.value,
             }
-            for each in record.observations
+            for observation in record.observations
         ]
     return sorted(rows, key=lambda row: (str(row["date"]), str(row["key"])))
 

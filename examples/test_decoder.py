@@ -81,12 +81,12 @@ def test_dtypes(amp):
 
 def test_loss_is_float32(amp):
     """Check the loss of each token for float32 values, not only for the dtype's name."""
-    made = amp.case(Decoder, batch, loss).realise().on(amp.device.torch_device)
+    result = amp.case(Decoder, batch, loss).realise().on(amp.device.torch_device)
     with amp.autocast():
-        logits = made.model(made.batch["tokens"])
+        logits = result.model(result.batch["tokens"])
         logs = logits.float().log_softmax(-1).flatten(0, 1)
-        each = functional.nll_loss(logs, made.batch["next"].flatten(), reduction="none")
-    amp.check_fp32(each, name="the loss of each token")
+        losses = functional.nll_loss(logs, result.batch["next"].flatten(), reduction="none")
+    amp.check_fp32(losses, name="the loss of each token")
 
 
 def test_where_it_rounds(amp):

@@ -53,11 +53,11 @@ def one_thread() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def _imported() -> None:
     """Keep imported modules: pytester removes the imports of a run, and torch cannot be imported twice."""
-    names = [f"pytest_amp.{found.name}" for found in pkgutil.iter_modules(pytest_amp.__path__) if not found.ispkg]
+    names = [f"pytest_amp.{actual.name}" for actual in pkgutil.iter_modules(pytest_amp.__path__) if not actual.ispkg]
     names.append("torch._dynamo")  # fake tensors bring it
     for part in SHARED:
         package = importlib.import_module(f"pytest_amp.{part}")
-        names += [f"{package.__name__}.{found.name}" for found in pkgutil.iter_modules(package.__path__)]
+        names += [f"{package.__name__}.{actual.name}" for actual in pkgutil.iter_modules(package.__path__)]
     for name in names:
         importlib.import_module(name)
 
@@ -71,6 +71,6 @@ def project(_imported: None, pytester: pytest.Pytester, monkeypatch: pytest.Monk
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     if not INSTALLED:
-        found = os.environ.get("PYTHONPATH")
-        monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), *([found] if found else [])]))
+        actual = os.environ.get("PYTHONPATH")
+        monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), *([actual] if actual else [])]))
     return Project(pytester)

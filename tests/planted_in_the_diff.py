@@ -71,7 +71,7 @@ def planted(defect: Defect, healthy: Record, folder: Path) -> dict[str, object]:
     except RecordError as error:
         return {"defect": defect.name, "named": False, "problem": str(error)}
     failed = [item for item in result.of(Verdict.FAILED) if named(defect, item.key)]
-    others = {item.key: item.verdict.value for item in result.observations if item.verdict is not Verdict.FAILED}
+    verdicts = {item.key: item.verdict.value for item in result.observations if item.verdict is not Verdict.FAILED}
     return {
         "defect": defect.name,
         "breaks": defect.breaks,
@@ -79,8 +79,8 @@ def planted(defect: Defect, healthy: Record, folder: Path) -> dict[str, object]:
         "before": failed[0].baseline if failed else None,
         "now": failed[0].value if failed else None,
         "failed": len(result.of(Verdict.FAILED)),
-        "verdicts": Counter(others.values()),
-        "others": dict(list(others.items())[:10]),
+        "verdicts": Counter(verdicts.values()),
+        "others": dict(list(verdicts.items())[:10]),
         "not_run_before": result.not_run_before,
     }
 

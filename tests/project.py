@@ -82,8 +82,8 @@ class Project:
     def _loaded(arguments: tuple[str, ...]) -> list[str]:
         plugin = [] if INSTALLED else ["-p", "pytest_amp.plugin"]
         # Hypothesis is imported again by its plugin's summary in each run, which takes longer than the rest.
-        others = ("no:hypothesispytest", "no:pytest_cov")
-        return [*plugin, *(word for name in others for word in ("-p", name)), *arguments]
+        disabled = ("no:hypothesispytest", "no:pytest_cov")
+        return [*plugin, *(word for name in disabled for word in ("-p", name)), *arguments]
 
     def record(self, name: str) -> dict[str, Any]:
         """Return a file that --amp-record or --amp-report wrote."""

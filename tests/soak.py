@@ -58,23 +58,23 @@ def run(tests: list[str], record: Path) -> tuple[int, dict[str, object]]:
     arguments = [*loaded, "-q", "-p", "no:cacheprovider", "--no-header", "--amp-device=cpu", f"--amp-record={record}"]
     status = int(pytest.main([*arguments, *tests]))
     observations = read_record(record).observations if record.exists() else ()
-    return status, {each.key: each.value for each in observations if each.kind in EXACT}
+    return status, {observation.key: observation.value for observation in observations if observation.kind in EXACT}
 
 
 def problems(statuses: list[int], observed: list[dict[str, object]], used: list[Usage]) -> list[str]:
     """Return the problems of these runs, a line each."""
-    found = [f"run {number}: pytest ended with {status}" for number, status in enumerate(statuses, 1) if status]
+    actual = [f"run {number}: pytest ended with {status}" for number, status in enumerate(statuses, 1) if status]
     for number, values in enumerate(observed[1:], 2):
         different = sorted(key for key in {*values, *observed[0]} if values.get(key) != observed[0].get(key))
-        found += [f"run {number}: {len(different)} facts differ from the first, {different[0]}"] if different else []
+        actual += [f"run {number}: {len(different)} facts differ from the first, {different[0]}"] if different else []
     late = used[WARM_UP:]
     if len(late) > 1:
         growth = (late[-1].megabytes - late[0].megabytes) / (len(late) - 1)
-        found += [f"memory grows by {growth:.1f} MB a run"] if growth > ALLOWED else []
+        actual += [f"memory grows by {growth:.1f} MB a run"] if growth > ALLOWED else []
         for name in ("threads", "files"):
             first, last = getattr(late[0], name), getattr(late[-1], name)
-            found += [f"{name}: {first} after {WARM_UP + 1} runs, {last} after {len(used)}"] if last > first else []
-    return found
+            actual += [f"{name}: {first} after {WARM_UP + 1} runs, {last} after {len(used)}"] if last > first else []
+    return actual
 
 
 def main(arguments: list[str]) -> int:
@@ -92,9 +92,9 @@ def main(arguments: list[str]) -> int:
             used.append(usage())
             sys.stdout.write(f"soak {number} of {options.times}: status {status}, {len(values)} facts, {used[-1]}\n")
             sys.stdout.flush()
-    found = problems(statuses, observed, used)
-    sys.stdout.write("".join(f"SOAK {line}\n" for line in found) or f"soak: {options.times} runs, no flake, no leak\n")
-    return 1 if found else 0
+    actual = problems(statuses, observed, used)
+    sys.stdout.write("".join(f"SOAK {line}\n" for line in actual) or f"soak: {options.times} runs, no flake, no leak\n")
+    return 1 if actual else 0
 
 
 if __name__ == "__main__":

@@ -247,8 +247,8 @@ def test_what_nobody_collects_is_red_in_its_own_test(project: Project, workers: 
     assert result.ret == 1
     text = result.stdout.str()
     for name in names:
-        told = f"test_it.py::{name}[cpu-bf16] - AmpFailure: "
-        assert f"FAILED {told}" in text or f"ERROR {told}" in text, name
+        message = f"test_it.py::{name}[cpu-bf16] - AmpFailure: "
+        assert f"FAILED {message}" in text or f"ERROR {message}" in text, name
     assert text.count(TOLD) >= len(names) - 1
     assert "in which a check was used, ended with status 3" in text
     assert "lost in   the thread ThreadPoolExecutor-" in text

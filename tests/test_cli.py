@@ -174,10 +174,10 @@ def test_a_reader_that_has_gone_is_no_error(unbuffered: str) -> None:
 
 @pytest.mark.skipif(os.name != "posix", reason="a shell of POSIX")
 @pytest.mark.parametrize(
-    ("closed", "told"), [(">&-", "pytest-amp: standard output: closed\n"), (">&- 2>&-", "")], ids=["output", "both"]
+    ("closed", "message"), [(">&-", "pytest-amp: standard output: closed\n"), (">&- 2>&-", "")], ids=["output", "both"]
 )
 @pytest.mark.parametrize("arguments", ["rules", "rules softmax --device=cuda", "show docs/examples/torch-2.13.json.gz"])
-def test_a_closed_output_is_told(arguments: str, closed: str, told: str) -> None:
+def test_a_closed_output_is_told(arguments: str, closed: str, message: str) -> None:
     done = subprocess.run(
         ["sh", "-c", f"exec {sys.executable} -m pytest_amp {arguments} {closed}"],  # noqa: S607
         cwd=ROOT,
@@ -186,7 +186,7 @@ def test_a_closed_output_is_told(arguments: str, closed: str, told: str) -> None
         text=True,
         check=False,
     )
-    assert (done.returncode, done.stdout, done.stderr) == (2, "", told)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", message)
 
 
 @pytest.mark.parametrize(

@@ -147,18 +147,18 @@ def test_a_device_that_ends_its_process(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, end: str, problem: str
 ) -> None:
     child(monkeypatch, tmp_path, SAYS + end)
-    found = machine.ask(timeout=3.0)
-    assert (found.problem, found.at, list(found.devices)) == (problem, "cuda", ["cpu"])
-    lines = doctor._lines(found, {part.name: "1.0" for part in doctor.PARTS}, "/usr/bin/c++")
+    actual = machine.ask(timeout=3.0)
+    assert (actual.problem, actual.at, list(actual.devices)) == (problem, "cuda", ["cpu"])
+    lines = doctor._lines(actual, {part.name: "1.0" for part in doctor.PARTS}, "/usr/bin/c++")
     assert "  cpu: x86_64; bf16" in lines
     assert "    not fp16: slow" in lines
     assert lines[-1] == f"  an answer of cuda: {problem}; a run on it would end so, too"
 
 
 def advice(parts: dict[str, str | None] | None = None, compiler: str | None = "c++", **torch: Any) -> list[str]:
-    said = {"version": "2.13.0+cpu", "file": "x", "accelerator": None, "cuda": None, "hip": None, **torch}
-    each = {part.name: "1.0" for part in doctor.PARTS} | (parts or {})
-    return doctor.advice(machine.Machine(torch=said), each, compiler)
+    torch_facts = {"version": "2.13.0+cpu", "file": "x", "accelerator": None, "cuda": None, "hip": None, **torch}
+    versions = {part.name: "1.0" for part in doctor.PARTS} | (parts or {})
+    return doctor.advice(machine.Machine(torch=torch_facts), versions, compiler)
 
 
 def test_what_is_missing_and_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:

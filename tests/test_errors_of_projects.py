@@ -100,9 +100,9 @@ def test_error_of_a_model_is_told_in_every_check(project: Project, where: str) -
     # Apart, since torch's compiler cannot be imported twice; with the narrow band two steps are enough training.
     result = project.apart(*ON_CPU, "--amp-tolerance-scale=1e-3")
     result.assert_outcomes(failed=36, skipped=9)
-    told = [text for text in result.outlines if text.startswith("AmpFailure: ")]
-    assert len(told) == 36
-    assert all(f"does not run {where}" in text for text in told)
+    messages = [text for text in result.outlines if text.startswith("AmpFailure: ")]
+    assert len(messages) == 36
+    assert all(f"does not run {where}" in text for text in messages)
     lines = [text for text in result.outlines if "of the model, on torch" in text or "'of the model', on torch" in text]
     assert len(lines) == 36
     assert all("Error (test_it.py:3" in text or "StopIteration (test_it.py:3" in text for text in lines)

@@ -73,8 +73,8 @@ def test_what_torch_cannot_stand_is_refused(project: Project, workers: str) -> N
     result.assert_outcomes(failed=len(REFUSED) + 1)
     assert (result.ret, red(result)) == (1, [])
     text = result.stdout.str()
-    for name, (_, told) in REFUSED.items():
-        assert told in text, name
+    for name, (_, message) in REFUSED.items():
+        assert message in text, name
     assert text.count("tensors that are made within amp.device.tensors(), of which amp_device is the device") >= 3
 
 

@@ -202,11 +202,11 @@ def test_a_value_for_a_fixture_that_takes_none_is_refused(project: Project, argu
 
 def test_a_projects_own_fixture_may_take_values(project: Project) -> None:
     fixture = "@pytest.fixture\ndef amp_device(request, amp_device):\n    return amp_device, request.param\n"
-    own = f"import pytest\n\n\n{fixture}"
+    conftest = f"import pytest\n\n\n{fixture}"
     test = INDIRECT.format(arguments="'amp_device', ['cuda'], indirect=True").replace("pass", "assert amp_device[1]")
-    project.write(conftest=own, test_it=test)
+    project.write(conftest=conftest, test_it=test)
     project.here(*ON_CPU).assert_outcomes(passed=2)
-    project.write(conftest="", test_it=own + test)
+    project.write(conftest="", test_it=conftest + test)
     project.here(*ON_CPU).assert_outcomes(passed=2)
 
 
@@ -309,5 +309,5 @@ def test_a_folder_with_brackets_in_its_name(project: Project) -> None:
         "tests[1]/test_in.py", CASE + "\n\ndef test_it(amp, case):\n    amp.observe(case.name, 1, kind='count')\n"
     )
     project.here(*ON_CPU, "--amp-record=new.json").assert_outcomes(passed=2)
-    found = {item["key"]: item["test"] for item in project.observations("new.json")}
-    assert found == dict.fromkeys(("project/cpu/bf16/it", "project/cpu/fp16/it"), "tests[1]/test_in::test_it")
+    actual = {item["key"]: item["test"] for item in project.observations("new.json")}
+    assert actual == dict.fromkeys(("project/cpu/bf16/it", "project/cpu/fp16/it"), "tests[1]/test_in::test_it")

@@ -62,6 +62,6 @@ def test_markers(project: Project) -> None:
 def test_fixtures_have_a_word_of_help(project: Project) -> None:
     text = project.here("--fixtures").stdout.str()
     for name in ("amp", "amp_device", "amp_dtype", "amp_precision", "amp_autocast", "amp_scaler"):
-        _, found, rest = text.partition(f"\n{name}")
-        assert found, name
+        _, actual, rest = text.partition(f"\n{name}")
+        assert actual, name
         assert "no docstring available" not in "\n".join(rest.splitlines()[:3])

@@ -26,11 +26,11 @@ def test_properties(project: Project, workers: str) -> None:
     run = project.here if workers == "0" else project.apart
     result = run("--amp-device=cpu", "--amp-dtype=bf16", "--junit-xml=junit.xml", "-n", workers)
     assert result.ret == 0
-    found = {
+    actual = {
         case.get("name"): {p.get("name"): p.get("value") for p in case.iter("property")}
         for case in ET.parse(project.path / "junit.xml").iter("testcase")  # noqa: S314  # our own file
     }
-    assert found == {
+    assert actual == {
         "test_it[cpu-bf16]": {
             "amp_device": "cpu",
             "amp_dtype": "bf16",

@@ -39,8 +39,8 @@ def test_what_an_ini_leaves_out_is_refused(checks: Project, setting: str, where:
     result = run(*ON_CPU, "-o", setting, "-n", workers)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     key, _, value = setting.partition("=")
-    told = f"{key} = {value}: leaves out checks of a family, in {checks.path / where}; valid: {valid}"
-    assert sum(told in line for line in result.stderr.lines) == 1, result.stderr.str()
+    message = f"{key} = {value}: leaves out checks of a family, in {checks.path / where}; valid: {valid}"
+    assert sum(message in line for line in result.stderr.lines) == 1, result.stderr.str()
 
 
 CONFTEST = "or the hook pytest_ignore_collect: leaves out checks of a family, in {path}; valid: --ignore={path}"
@@ -48,7 +48,7 @@ CLASS = "leaves out checks of a family, in {path}; valid: a class without a cons
 
 
 @pytest.mark.parametrize(
-    ("file", "text", "where", "told"),
+    ("file", "text", "where", "message"),
     [
         ("conftest.py", "collect_ignore = ['checks/more']", "checks/more", CONFTEST),
         ("conftest.py", "collect_ignore_glob = ['*/test_f*']", "checks/test_first.py", CONFTEST),
@@ -82,13 +82,13 @@ CLASS = "leaves out checks of a family, in {path}; valid: a class without a cons
 )
 @pytest.mark.parametrize("workers", ["0", "2"])
 def test_what_a_conftest_or_a_class_leaves_out_is_refused(  # noqa: PLR0917  # the columns of a table
-    checks: Project, file: str, text: str, where: str, told: str, workers: str
+    checks: Project, file: str, text: str, where: str, message: str, workers: str
 ) -> None:
     checks.file(file, text)
     run = checks.here if workers == "0" else checks.apart
     result = run(*ON_CPU, "-n", workers, "-Wignore")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    expected = told.format(path=checks.path / where)
+    expected = message.format(path=checks.path / where)
     assert sum(expected in line for line in result.stderr.lines) == 1, result.stderr.str()
 
 
@@ -165,8 +165,8 @@ def test_checks_without_their_assertions_are_refused(
     monkeypatch.setenv("PYTHONOPTIMIZE", "1")
     result = checks.apart(*ON_CPU, folder)
     assert result.ret == status, result.stdout.str() + result.stderr.str()
-    told = "python -O, or PYTHONOPTIMIZE=1: removes assert statements" in result.stderr.str()
-    assert told is (status == 4)
+    refused = "python -O, or PYTHONOPTIMIZE=1: removes assert statements" in result.stderr.str()
+    assert refused is (status == 4)
 
 
 def test_a_projects_own_packages_are_read_in_whatever_encoding(project: Project) -> None:

@@ -98,9 +98,9 @@ def test_marks_of_one_parameter_count(project: Project) -> None:
 
 def test_devices(project: Project) -> None:
     project.write(conftest=SIMULATED, test_it=marked("devices=['simulated', 'xpu'], fake=True"))
-    asked = "--amp-device=cpu,simulated,fake:xpu,fake:cuda"
-    assert sorted(collected(project, asked, "--amp-dtype=bf16")) == ["fake-xpu-bf16", "simulated-bf16"]
-    result = project.here(asked, "--amp-dtype=bf16")
+    option = "--amp-device=cpu,simulated,fake:xpu,fake:cuda"
+    assert sorted(collected(project, option, "--amp-dtype=bf16")) == ["fake-xpu-bf16", "simulated-bf16"]
+    result = project.here(option, "--amp-dtype=bf16")
     assert "not run   1 (not for cpu)" in summary(result)
     assert "not run   1 (not for cuda)" in summary(result)
 
@@ -166,8 +166,8 @@ def test_an_expected_failure_that_passes_is_red_and_says_so(project: Project) ->
     result = project.here(*ON_CPU)
     assert result.parseoutcomes() == {"fixed": 2}
     causes = [line for line in summary(result) if line.startswith("cause")]
-    told = "fixed upstream: 2 tests on cpu in bf16, fp16: pytorch/pytorch#1 passes on cpu-bf16; remove the xfail"
-    assert causes == [f"cause     {told}"]
+    message = "fixed upstream: 2 tests on cpu in bf16, fp16: pytorch/pytorch#1 passes on cpu-bf16; remove the xfail"
+    assert causes == [f"cause     {message}"]
     assert result.ret == 1
 
 
@@ -208,10 +208,10 @@ def test_tests_of_one_file_run_one_after_another(project: Project) -> None:
     more = "\n\ndef test_plain():\n    pass\n"
     project.write(test_a=text + more, test_b=text)
     result = project.here("--collect-only", "-q", "--amp-device=cpu,fake:cuda", "--amp-dtype=bf16")
-    found = [line for line in result.outlines if "::test_it" in line]
-    assert len(found) == 12
-    groups = [(line.partition("::")[0], "fake" in line) for line in found]
-    assert [group for group, _ in itertools.groupby(groups)] == list(dict.fromkeys(groups)), found
+    actual = [line for line in result.outlines if "::test_it" in line]
+    assert len(actual) == 12
+    groups = [(line.partition("::")[0], "fake" in line) for line in actual]
+    assert [group for group, _ in itertools.groupby(groups)] == list(dict.fromkeys(groups)), actual
     assert "test_a.py::test_plain" in result.outlines
 
 

@@ -343,10 +343,10 @@ def test_a_case_that_does_not_run_under_autocast_is_one_failure(project: Project
 
 
 @pytest.mark.parametrize(
-    "said", ["\"mish\" not implemented for 'Half'", "could not create a primitive descriptor for the LSTM"]
+    "message", ["\"mish\" not implemented for 'Half'", "could not create a primitive descriptor for the LSTM"]
 )
-def test_a_kernel_that_is_not_there_is_named_as_such(project: Project, said: str) -> None:
-    text = DOES_NOT_RUN.replace("no kernel for this dtype", said.replace('"', '\\"'))
+def test_a_kernel_that_is_not_there_is_named_as_such(project: Project, message: str) -> None:
+    text = DOES_NOT_RUN.replace("no kernel for this dtype", message.replace('"', '\\"'))
     project.write(test_it=text.format(check="check_casts(case)"))
     result = project.here(*ON_CPU)
     result.stdout.fnmatch_lines(["  likely *this machine has no kernel for one of its operators in bf16: dtypes= *"])

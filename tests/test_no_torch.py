@@ -114,9 +114,9 @@ def test_the_controller_never_imports_torch(told: Project) -> None:
         "--amp-device=fake:cuda", "--amp-dtype=bf16", "-n", "1", "--amp-baseline=old.json", "--amp-strict"
     )
     assert result.ret == 0
-    found = processes(told)
-    (controller,) = [process for process in found if not process["worker"]]
-    (worker,) = [process for process in found if process["worker"]]
+    actual = processes(told)
+    (controller,) = [process for process in actual if not process["worker"]]
+    (worker,) = [process for process in actual if process["worker"]]
     assert not {"torch", "numpy"} & set(controller["modules"])
     assert "torch" in worker["modules"]  # so that the test can distinguish them
 

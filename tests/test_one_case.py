@@ -43,9 +43,9 @@ def loss_fn(model, batch):
 def of_the_readme() -> str:
     """Return the function of the README that calls each check."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    found = re.search(r"^def test_my_model_check_by_check\(amp\):\n(?:    .*\n)+", text, re.MULTILINE)
-    assert found is not None
-    return found[0]
+    actual = re.search(r"^def test_my_model_check_by_check\(amp\):\n(?:    .*\n)+", text, re.MULTILINE)
+    assert actual is not None
+    return actual[0]
 
 
 def test_every_check_of_the_readme_passes_on_one_case(project: Project) -> None:

@@ -103,16 +103,16 @@ def test_the_file_stays_a_record(with_baseline: Project) -> None:
 
 def test_what_ran_and_what_failed_stays_true(project: Project) -> None:
     """Later comparisons ask the file which tests had run whole, and which had failed."""
-    each = "import pytest\n\n\n@pytest.mark.parametrize('n', [0, 1])\ndef test_it(amp, n):\n"
+    source = "import pytest\n\n\n@pytest.mark.parametrize('n', [0, 1])\ndef test_it(amp, n):\n"
     other = "\n\ndef test_other(amp):\n    amp.observe('other', 1, kind='count')\n    assert {}\n"
     observed = "    amp.observe(f'x{n}', VALUE, kind='count')\n"
     arguments = ("--amp-device=cpu", "--amp-dtype=bf16")
-    project.write(test_it=f"VALUE = 1\n{each}{observed}{other.format('False')}")
+    project.write(test_it=f"VALUE = 1\n{source}{observed}{other.format('False')}")
     assert project.here(*arguments, "--amp-record=old.json").ret == 1
     before = project.record("old.json")
     assert before["ran"] == {"cpu-bf16 project": ["test_it::test_it"]}
     assert [failure["key"] for failure in before["failures"]] == ["project/cpu/bf16/test_it::test_other"]
-    project.write(test_it=f"VALUE = 2\n{each}{observed}{other.format('True')}")
+    project.write(test_it=f"VALUE = 2\n{source}{observed}{other.format('True')}")
     assert project.here(*arguments, "--amp-baseline=old.json", "--amp-accept", "-k", "test_it and 0").ret == 0
     part = project.record("old.json")
     assert (part["ran"], part["failures"]) == (before["ran"], before["failures"])

@@ -30,7 +30,7 @@ def test_other_skips_are_not_allowed_with_it(project: Project) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "problem"),
+    ("value", "problem"),
     [
         (
             "nope",
@@ -39,5 +39,5 @@ def test_other_skips_are_not_allowed_with_it(project: Project) -> None:
         ("device,", "'device,' has an empty name; valid: a list with commas"),
     ],
 )
-def test_a_bad_value_is_refused(project: Project, asked: str, problem: str) -> None:
-    assert refused(project.here(f"--amp-allow-missing={asked}")) == f"--amp-allow-missing (command line): {problem}"
+def test_a_bad_value_is_refused(project: Project, value: str, problem: str) -> None:
+    assert refused(project.here(f"--amp-allow-missing={value}")) == f"--amp-allow-missing (command line): {problem}"

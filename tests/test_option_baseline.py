@@ -120,10 +120,10 @@ def test_an_error_from_other_numbers_is_inconclusive(project: Project, strict: b
 
 def test_every_change_of_a_run_is_seen(project: Project) -> None:
     """A comparison inside the test ends it: observations of other tests are still compared."""
-    each = "import pytest\n\n\n@pytest.mark.parametrize('n', range(3))\ndef test_it(amp, n):\n    "
-    project.write(test_it=f"{each}amp.observe(f'x{{n}}', 1, kind='count')")
+    source = "import pytest\n\n\n@pytest.mark.parametrize('n', range(3))\ndef test_it(amp, n):\n    "
+    project.write(test_it=f"{source}amp.observe(f'x{{n}}', 1, kind='count')")
     recorded(project)
-    project.write(test_it=f"{each}amp.observe(f'x{{n}}', 1 + n, kind='count')")
+    project.write(test_it=f"{source}amp.observe(f'x{{n}}', 1 + n, kind='count')")
     result = project.apart(*ON_CPU, "--amp-baseline=old.json", "-n", "1")
     result.assert_outcomes(passed=1, failed=2)
     assert any(line.endswith(": 1 same, 2 changed") for line in summary(result))

@@ -35,18 +35,18 @@ def test_auto_is_the_accelerator_that_computes_else_the_cpu(project: Project) ->
     assert collected(project) == collected(project, "--amp-device=auto") == expected
 
 
-@pytest.mark.parametrize(("asked", "found"), [("auto", ["simulated"]), ("all", ["cpu", "simulated"])])
+@pytest.mark.parametrize(("option", "expected"), [("auto", ["simulated"]), ("all", ["cpu", "simulated"])])
 def test_auto_and_all_take_an_accelerator(
-    project: Project, monkeypatch: pytest.MonkeyPatch, asked: str, found: list[str]
+    project: Project, monkeypatch: pytest.MonkeyPatch, option: str, expected: list[str]
 ) -> None:
     monkeypatch.setattr("pytest_amp.run.resolution.current_accelerator", lambda: "simulated")
     project.write(test_it=TEST, conftest=SIMULATED)
-    assert collected(project, f"--amp-device={asked}") == [f"{name}-bf16" for name in found]
+    assert collected(project, f"--amp-device={option}") == [f"{name}-bf16" for name in expected]
 
 
-@pytest.mark.parametrize("asked", ["auto", "all"])
+@pytest.mark.parametrize("option", ["auto", "all"])
 def test_auto_and_all_leave_out_an_accelerator_that_computes_wrong_values(
-    project: Project, monkeypatch: pytest.MonkeyPatch, asked: str
+    project: Project, monkeypatch: pytest.MonkeyPatch, option: str
 ) -> None:
     monkeypatch.setattr("pytest_amp.run.resolution.current_accelerator", lambda: "simulated")
     wrong = """
@@ -54,7 +54,7 @@ def test_auto_and_all_leave_out_an_accelerator_that_computes_wrong_values(
         return torch.autocast("cpu", dtype, enabled=False)
 """
     project.write(test_it=TEST, conftest=SIMULATED + wrong)
-    assert collected(project, f"--amp-device={asked}") == ["cpu-bf16"]
+    assert collected(project, f"--amp-device={option}") == ["cpu-bf16"]
 
 
 def test_lists_and_repetition_and_duplicates(project: Project) -> None:
@@ -82,11 +82,11 @@ def test_only_deselected_tests_are_no_green_run(project: Project) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "workers", "named"), [("cuda", "0", "cuda"), ("cuda", "2", "cuda"), ("cpu,cuda:1", "0", "cuda:1")]
+    ("option", "workers", "named"), [("cuda", "0", "cuda"), ("cuda", "2", "cuda"), ("cpu,cuda:1", "0", "cuda:1")]
 )
-def test_an_absent_device_is_refused(project: Project, asked: str, workers: str, named: str) -> None:
+def test_an_absent_device_is_refused(project: Project, option: str, workers: str, named: str) -> None:
     project.write(test_it=TEST, test_plain="def test_plain(): pass")
-    line = refused(project.apart(f"--amp-device={asked}", "-n", workers))
+    line = refused(project.apart(f"--amp-device={option}", "-n", workers))
     assert line.startswith(f"--amp-device (command line): {named!r} does not compute here (")
     assert line.endswith("); valid here: auto, cpu, fake:cuda, fake:xpu, fake:mps, fake:mtia")
 
@@ -102,23 +102,25 @@ def test_an_absent_device_may_be_allowed_to_be_missing(project: Project) -> None
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "option",
     ["nope", "CPU", "cpu:0", "cuda:", "cuda:x", "cuda:-1", "cuda:1:2", "fake:cpu", "fake:cuda:0", "auto:1", "cuda;cpu"],
 )
-def test_an_unknown_name_is_refused(project: Project, asked: str) -> None:
-    line = refused(project.here(f"--amp-device=cpu,{asked}"))
-    assert line.startswith(f"--amp-device (command line): {asked!r} is not a device; valid: auto, all, cpu, cuda, ")
+def test_an_unknown_name_is_refused(project: Project, option: str) -> None:
+    line = refused(project.here(f"--amp-device=cpu,{option}"))
+    assert line.startswith(f"--amp-device (command line): {option!r} is not a device; valid: auto, all, cpu, cuda, ")
     assert line.endswith("fake:cuda, fake:xpu, fake:mps, fake:mtia")
 
 
-@pytest.mark.parametrize("asked", ["", ",", "cpu,", "cpu,,fake:cuda"])
-def test_an_empty_name_is_refused(project: Project, asked: str) -> None:
-    assert refused(project.here(f"--amp-device={asked}")).startswith(f"--amp-device (command line): {asked!r} has an ")
+@pytest.mark.parametrize("option", ["", ",", "cpu,", "cpu,,fake:cuda"])
+def test_an_empty_name_is_refused(project: Project, option: str) -> None:
+    assert refused(project.here(f"--amp-device={option}")).startswith(
+        f"--amp-device (command line): {option!r} has an "
+    )
 
 
-@pytest.mark.parametrize("asked", [("cuda:0,cuda:1",), ("cuda,cuda:1",), ("cuda:0", "cuda:1"), ("xpu:0,cpu,xpu:1",)])
-def test_two_devices_of_a_type_are_refused(project: Project, asked: tuple[str, ...]) -> None:
-    line = refused(project.here(*[f"--amp-device={name}" for name in asked]))
+@pytest.mark.parametrize("options", [("cuda:0,cuda:1",), ("cuda,cuda:1",), ("cuda:0", "cuda:1"), ("xpu:0,cpu,xpu:1",)])
+def test_two_devices_of_a_type_are_refused(project: Project, options: tuple[str, ...]) -> None:
+    line = refused(project.here(*[f"--amp-device={name}" for name in options]))
     assert "names two devices of type" in line
     assert line.endswith("valid: one device of each type in a run")
 

@@ -49,10 +49,10 @@ def _full(name: str) -> str:
     return {"bf16": "bfloat16", "fp16": "float16"}[name]
 
 
-@pytest.mark.parametrize("asked", ["nope", "BF16", "fp32", "float32", "tf32", "fp8", "float64", "bf16;fp16"])
-def test_an_unknown_name_is_refused(project: Project, asked: str) -> None:
-    line = refused(project.here(f"--amp-dtype=bf16,{asked}"))
-    assert line.startswith(f"--amp-dtype (command line): {asked!r} is not a dtype; valid: auto, all, bf16, fp16, ")
+@pytest.mark.parametrize("option", ["nope", "BF16", "fp32", "float32", "tf32", "fp8", "float64", "bf16;fp16"])
+def test_an_unknown_name_is_refused(project: Project, option: str) -> None:
+    line = refused(project.here(f"--amp-dtype=bf16,{option}"))
+    assert line.startswith(f"--amp-dtype (command line): {option!r} is not a dtype; valid: auto, all, bf16, fp16, ")
 
 
 def test_an_empty_name_is_refused(project: Project) -> None:
@@ -61,14 +61,14 @@ def test_an_empty_name_is_refused(project: Project) -> None:
 
 def test_a_dtype_that_the_device_lacks(project: Project) -> None:
     project.write(conftest=SIMULATED + WITHOUT_FP16, test_it=TEST)
-    asked = ("--amp-device=simulated", "--amp-dtype=bf16,fp16")
-    line = refused(project.here(*asked))
+    options = ("--amp-device=simulated", "--amp-dtype=bf16,fp16")
+    line = refused(project.here(*options))
     assert line == (
         "--amp-dtype (command line): 'fp16' does not compute on simulated "
         "(RuntimeError: no fp16 in this silicon); valid here: bf16"
     )
     # A worker determines it, the controller prints it, once.
-    assert refused(project.apart(*asked, "-n", "2")) == line
+    assert refused(project.apart(*options, "-n", "2")) == line
 
 
 def test_auto_is_what_the_probe_computed(project: Project) -> None:

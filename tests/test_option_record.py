@@ -61,10 +61,10 @@ def test_what_is_recorded(project: Project) -> None:
 def test_what_exists_is_never_overwritten(project: Project, name: str) -> None:
     project.write(test_it=TEST)
     (project.path / "folder").mkdir()
-    taken = project.file("taken.json", "mine")
+    existing = project.file("taken.json", "mine")
     line = refused(project.here(*ON_CPU, f"--amp-record={name}"))
     assert line.startswith(f"--amp-record (command line): {str(project.path / name)!r} ")
-    assert taken.read_text(encoding="utf-8") == "mine"
+    assert existing.read_text(encoding="utf-8") == "mine"
 
 
 @pytest.mark.skipif(os.name != "posix", reason="links are POSIX's")

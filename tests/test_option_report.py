@@ -50,7 +50,7 @@ def test_a_report_that_cannot_be_written_is_red(project: Project) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "problem"),
+    ("value", "problem"),
     [
         ("nope:x", "'nope' is not a report format; valid: json, md, html, github"),
         ("json", f"'json' names no file; valid: {REPORTS}"),
@@ -68,9 +68,9 @@ def test_a_report_that_cannot_be_written_is_red(project: Project) -> None:
         ("r.txt", "'r.txt' is not a report format; valid: json, md, html, github"),
     ],
 )
-def test_a_bad_value_is_refused(project: Project, monkeypatch: pytest.MonkeyPatch, asked: str, problem: str) -> None:
+def test_a_bad_value_is_refused(project: Project, monkeypatch: pytest.MonkeyPatch, value: str, problem: str) -> None:
     monkeypatch.delenv(JOB_SUMMARY, raising=False)
-    assert refused(project.here(f"--amp-report={asked}")) == f"--amp-report (command line): {problem}"
+    assert refused(project.here(f"--amp-report={value}")) == f"--amp-report (command line): {problem}"
 
 
 def test_a_folder_must_exist(project: Project) -> None:
@@ -115,8 +115,8 @@ def test_a_page_of_markdown(project: Project, workers: str) -> None:
     assert "| cpu-bf16 | project | 2 passed |" in page
     assert "failed" not in page
     project.write(test_it=MIXED.format(value=0.1, rule="none"))
-    given = ("--amp-baseline=old.json", "--amp-report=md:page.md", "-n", workers)
-    assert project.apart(*ON_CPU, *given).ret == 1
+    arguments = ("--amp-baseline=old.json", "--amp-report=md:page.md", "-n", workers)
+    assert project.apart(*ON_CPU, *arguments).ret == 1
     page = (project.path / "page.md").read_text(encoding="utf-8")
     assert page.startswith("### pytest-amp: red on torch ")
     assert "| cpu-bf16 | project | 1 failed, 1 passed |" in page

@@ -35,7 +35,7 @@ def test_every_test_starts_at_the_seed(project: Project) -> None:
     assert project.record("other.json")["provenance"]["seed"] == 1
 
 
-@pytest.mark.parametrize("asked", ["-1", "one", "", "1.0", "1e3", "0x10", "9" * 19, "\u0661"])
-def test_a_bad_value_is_refused(project: Project, asked: str) -> None:
-    line = refused(project.here(f"--amp-seed={asked}"))
-    assert line == f"--amp-seed (command line): {asked!r} is not a seed; valid: an integer from 0, of at most 18 digits"
+@pytest.mark.parametrize("value", ["-1", "one", "", "1.0", "1e3", "0x10", "9" * 19, "\u0661"])
+def test_a_bad_value_is_refused(project: Project, value: str) -> None:
+    line = refused(project.here(f"--amp-seed={value}"))
+    assert line == f"--amp-seed (command line): {value!r} is not a seed; valid: an integer from 0, of at most 18 digits"

@@ -56,19 +56,19 @@ def test_gate_by_name_where_nothing_can_be_timed_is_refused(speed: Project) -> N
 
 
 def test_workers_that_share_a_device_do_not_time(speed: Project) -> None:
-    asked = ("--amp-device=simulated", "--amp-dtype=bf16", "-n", "2")
-    result = speed.apart(*asked)
+    options = ("--amp-device=simulated", "--amp-dtype=bf16", "-n", "2")
+    result = speed.apart(*options)
     result.assert_outcomes(passed=1)
     assert any(
         line.startswith("not run   1 (speed is off: 2 workers share the accelerator") for line in summary(result)
     )
-    line = refused(speed.here(*asked, "--amp-speed=gate"))
+    line = refused(speed.here(*options, "--amp-speed=gate"))
     assert line.startswith("--amp-speed (command line): 'gate' cannot time here: 2 workers share the accelerator ")
     line = refused(speed.here("--amp-device=cuda", "-n", "2", "--amp-speed=gate"))
     assert "2 workers share 0 GPUs" in line
 
 
-@pytest.mark.parametrize("asked", ["nope", "", "GATE", "on"])
-def test_a_bad_value_is_refused(project: Project, asked: str) -> None:
-    line = refused(project.here(f"--amp-speed={asked}"))
-    assert line == f"--amp-speed (command line): {asked!r} is not a speed mode; valid: off, report, gate"
+@pytest.mark.parametrize("value", ["nope", "", "GATE", "on"])
+def test_a_bad_value_is_refused(project: Project, value: str) -> None:
+    line = refused(project.here(f"--amp-speed={value}"))
+    assert line == f"--amp-speed (command line): {value!r} is not a speed mode; valid: off, report, gate"

@@ -69,7 +69,7 @@ def test_only_what_was_selected_is_counted(project: Project) -> None:
     assert not [line for line in summary(result) if line.startswith("not run")]
 
 
-@pytest.mark.parametrize("asked", ["nope", "", "LONG", "ordinary,long"])
-def test_a_bad_value_is_refused(project: Project, asked: str) -> None:
-    line = refused(project.here(f"--amp-tier={asked}"))
-    assert line == f"--amp-tier (command line): {asked!r} is not a tier; valid: ordinary, long, all"
+@pytest.mark.parametrize("value", ["nope", "", "LONG", "ordinary,long"])
+def test_a_bad_value_is_refused(project: Project, value: str) -> None:
+    line = refused(project.here(f"--amp-tier={value}"))
+    assert line == f"--amp-tier (command line): {value!r} is not a tier; valid: ordinary, long, all"

@@ -31,8 +31,8 @@ OTHER_DIGITS = ("\uff11", "\u0662")
 
 
 @pytest.mark.parametrize(
-    "asked", ["0", "-1", "nan", "inf", "-inf", "one", "", "1e-999", "1,5", "1_0", " 1", "1 ", *OTHER_DIGITS]
+    "value", ["0", "-1", "nan", "inf", "-inf", "one", "", "1e-999", "1,5", "1_0", " 1", "1 ", *OTHER_DIGITS]
 )
-def test_a_bad_value_is_refused(project: Project, asked: str) -> None:
-    line = refused(project.here(f"--amp-tolerance-scale={asked}"))
-    assert line.startswith(f"--amp-tolerance-scale (command line): {asked!r} is not a number above 0; valid: ")
+def test_a_bad_value_is_refused(project: Project, value: str) -> None:
+    line = refused(project.here(f"--amp-tolerance-scale={value}"))
+    assert line.startswith(f"--amp-tolerance-scale (command line): {value!r} is not a number above 0; valid: ")

@@ -52,9 +52,9 @@ BF16, FP16 = TEST.format("bf16"), TEST.format("fp16")
 )
 def test_what_tells_a_defect(margins: dict[str, float], measure: str, factor: float) -> None:
     worst = {"error": (0.5, "x"), "near": (0.8, "x"), "bits": (0.0, "x")}
-    found = telling(BF16, entry(margins), worst)
-    assert found.measure == measure
-    assert found.factor == pytest.approx(factor)
+    actual = telling(BF16, entry(margins), worst)
+    assert actual.measure == measure
+    assert actual.factor == pytest.approx(factor)
 
 
 def report(**margins: float) -> Report:
@@ -100,11 +100,11 @@ def test_defects_are_planted_in_both_dtypes_and_told_from_healthy(
     assert main(["cpu", str(file), *defects]) == 0
     printed = capsys.readouterr().out
     assert "2 planted, green or too near: none; 4 healthy tests, red: none" in printed
-    found = Report(**json.loads(file.read_text(encoding="utf-8")))
-    assert not [measure for measure in found.worst() if measure == "not what the verdict says"]
-    assert all(each["outcome"] == "passed" for each in found.healthy.values())
+    actual = Report(**json.loads(file.read_text(encoding="utf-8")))
+    assert not [measure for measure in actual.worst() if measure == "not what the verdict says"]
+    assert all(row["outcome"] == "passed" for row in actual.healthy.values())
     for dtype in ("bf16", "fp16"):
-        twice, missing = (told(found, name, dtype) for name in defects)
+        twice, missing = (told(actual, name, dtype) for name in defects)
         assert twice is not None
         assert twice.measure == "operator rounds twice"
         assert twice.factor > ENOUGH

@@ -67,8 +67,8 @@ class WrongValues(OnCpu):
 
 
 def test_the_cpu_computes() -> None:
-    found = probing.probe(CpuDevice())
-    assert (found.works, dict(found.answers)) == ((BF16, FP16), {"bf16": "", "fp16": ""})
+    actual = probing.probe(CpuDevice())
+    assert (actual.works, dict(actual.answers)) == ((BF16, FP16), {"bf16": "", "fp16": ""})
     assert probing.probe(OnCpu()).works == (BF16, FP16)
 
 
@@ -82,18 +82,18 @@ def test_the_cpu_computes() -> None:
     ],
 )
 def test_a_device_that_does_not_compute(device: OnCpu, reason: str) -> None:
-    found = probing.probe(device)
-    assert found.works == ()
-    assert found.reason.startswith(reason)
-    assert len(found.reason) <= 200
-    assert len(found.reason.splitlines()) == 1
+    actual = probing.probe(device)
+    assert actual.works == ()
+    assert actual.reason.startswith(reason)
+    assert len(actual.reason) <= 200
+    assert len(actual.reason.splitlines()) == 1
 
 
 @pytest.mark.parametrize("device_type", FAKE_TYPES)
 def test_fake_devices_need_no_hardware(device_type: str) -> None:
-    found = probing.probe(FakeDevice(device_type))
-    missing = [name for name, reason in found.answers.items() if "unknown device type for autocast" in reason]
-    assert found.works == (BF16, FP16) or (device_type, missing) == ("mtia", ["bf16", "fp16"])  # torch 2.6
+    actual = probing.probe(FakeDevice(device_type))
+    missing = [name for name, reason in actual.answers.items() if "unknown device type for autocast" in reason]
+    assert actual.works == (BF16, FP16) or (device_type, missing) == ("mtia", ["bf16", "fp16"])  # torch 2.6
 
 
 def test_a_fake_region_leaves_nothing_behind() -> None:
@@ -137,8 +137,8 @@ def test_names(name: str, kind: type, key: str, index: int | None) -> None:
 
 
 def test_a_child_answers() -> None:
-    found = probing.probe_in_child(["cpu", "fake:cuda"])
-    assert [answer.works for answer in found.values()] == [(BF16, FP16), (BF16, FP16)]
+    actual = probing.probe_in_child(["cpu", "fake:cuda"])
+    assert [answer.works for answer in actual.values()] == [(BF16, FP16), (BF16, FP16)]
 
 
 @pytest.mark.parametrize(
@@ -161,8 +161,8 @@ def test_a_child_that_dies_or_hangs_is_an_answer(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(subprocess, "run", other)
     monkeypatch.setattr(probing, "TIMEOUT", 2.0)
-    found = probing.probe_in_child(["cuda", "xpu"])
-    assert [(answer.device, answer.works, answer.reason) for answer in found.values()] == [
+    actual = probing.probe_in_child(["cuda", "xpu"])
+    assert [(answer.device, answer.works, answer.reason) for answer in actual.values()] == [
         ("cuda", (), reason),
         ("xpu", (), reason),
     ]

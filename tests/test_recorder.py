@@ -10,8 +10,8 @@ ON_CPU = ("--amp-device=cpu", "--amp-dtype=bf16")
 TEST = "def test_it(amp):\n    amp.record('x', {value}, {given})\n"
 
 
-def recorded(project: Project, value: str, given: str = "") -> None:
-    project.write(test_it=TEST.format(value=value, given=given))
+def recorded(project: Project, value: str, keywords: str = "") -> None:
+    project.write(test_it=TEST.format(value=value, given=keywords))
     assert project.here(*ON_CPU, "--amp-record=old.json").ret == 0
 
 
@@ -31,7 +31,7 @@ def test_what_is_recorded(project: Project) -> None:
 
 
 @pytest.mark.parametrize(
-    ("before", "now", "given", "says"),
+    ("before", "now", "keywords", "says"),
     [
         ("100", "104", "better='lower'", None),
         ("100", "106", "better='lower', unit='MB'", "worse than"),
@@ -44,9 +44,11 @@ def test_what_is_recorded(project: Project) -> None:
         ("1", "1.0", "", "no longer"),
     ],
 )
-def test_it_is_held_against_the_baseline(project: Project, before: str, now: str, given: str, says: str | None) -> None:
-    recorded(project, before, given)
-    project.write(test_it=TEST.format(value=now, given=given))
+def test_it_is_held_against_the_baseline(
+    project: Project, before: str, now: str, keywords: str, says: str | None
+) -> None:
+    recorded(project, before, keywords)
+    project.write(test_it=TEST.format(value=now, given=keywords))
     result = project.here(*ON_CPU, "--amp-baseline=old.json")
     assert result.ret == (0 if says is None else 1)
     if says is not None:
@@ -72,7 +74,7 @@ def test_two_wide_intervals_are_inconclusive_and_red_under_strict(project: Proje
 
 
 @pytest.mark.parametrize(
-    ("value", "given", "says"),
+    ("value", "keywords", "says"),
     [
         ("1", "better='smaller'", "better='smaller'; valid: lower, higher, same"),
         ("'a'", "better='lower'", "x: 'a' is no finite number, which better='lower' compares"),
@@ -87,9 +89,9 @@ def test_two_wide_intervals_are_inconclusive_and_red_under_strict(project: Proje
     ],
 )
 def test_what_cannot_be_recorded_is_one_line_at_the_tests_own(
-    project: Project, value: str, given: str, says: str
+    project: Project, value: str, keywords: str, says: str
 ) -> None:
-    project.write(test_it=TEST.format(value=value, given=given))
+    project.write(test_it=TEST.format(value=value, given=keywords))
     result = project.here(*ON_CPU)
     assert result.ret == 1
     assert any(says in line for line in result.outlines), result.outlines

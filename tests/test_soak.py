@@ -24,8 +24,8 @@ def test_a_flake() -> None:
 
 def test_leaks() -> None:
     growing = [Usage(500.0 + (ALLOWED + 1) * run, 1 + run, 10 + run) for run in range(5)]
-    found = problems([0] * 5, FACTS, growing)
-    assert found == [
+    actual = problems([0] * 5, FACTS, growing)
+    assert actual == [
         f"memory grows by {ALLOWED + 1:.1f} MB a run",
         "threads: 3 after 3 runs, 5 after 5",
         "files: 12 after 3 runs, 14 after 5",

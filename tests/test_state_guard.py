@@ -97,10 +97,10 @@ def test_each_piece_of_state(project: Project) -> None:
     result = project.apart(*ON_CPU, "-p", "no:randomly", "-rE")
     result.assert_outcomes(passed=len(leaks) + 1, errors=len(leaks))
     assert result.ret == 1
-    found = _messages(result)
+    actual = _messages(result)
     for number, (leak, message) in enumerate(leaks.items()):
-        assert found[number].startswith("AmpFailure: the test left torch's state changed (restored now): "), leak
-        assert message in found[number], leak
+        assert actual[number].startswith("AmpFailure: the test left torch's state changed (restored now): "), leak
+        assert message in actual[number], leak
 
 
 def test_casts_that_a_region_has_kept_go_with_it(project: Project) -> None:
@@ -143,19 +143,19 @@ def test_flags_that_torch_has_frozen(project: Project) -> None:
     project.write(test_it=TEST.format(leaks=[leak, "torch.set_float32_matmul_precision('high')"]))
     result = project.apart(*ON_CPU, "-p", "no:randomly")
     result.assert_outcomes(passed=3, errors=2)
-    found = _messages(result)
-    assert "cudnn deterministic: False became True" in found[0]
-    assert "float32 matmul precision: highest became high" in found[1]
+    actual = _messages(result)
+    assert "cudnn deterministic: False became True" in actual[0]
+    assert "float32 matmul precision: highest became high" in actual[1]
 
 
 def _messages(result: pytest.RunResult) -> dict[int, str]:
     """Return the line below the title of each error at teardown, by the test's number."""
-    lines, found = result.outlines, {}
+    lines, actual = result.outlines, {}
     for number, line in enumerate(lines):
         title = re.fullmatch(r"_+ ERROR at teardown of test_leak\[.*?([0-9]+)(-cpu-bf16)?\] _+", line)
         if title:
-            found[int(title.group(1))] = lines[number + 1]
-    return found
+            actual[int(title.group(1))] = lines[number + 1]
+    return actual
 
 
 OWN = """

@@ -76,7 +76,7 @@ def test_workers_see_what_one_process_sees(project: Project) -> None:
 
 
 @pytest.mark.parametrize(
-    ("end", "status", "told"),
+    ("end", "status", "message"),
     [
         ("os._exit(7)", 1, "RED       gw0 died at exit, after its tests: exit status 7"),
         ("os.kill(os.getpid(), signal.SIGSEGV)", 1, "RED       gw0 died at exit, after its tests: exit status -11"),
@@ -88,7 +88,7 @@ def test_workers_see_what_one_process_sees(project: Project) -> None:
         ),
     ],
 )
-def test_a_worker_that_dies_at_exit_is_reported(project: Project, end: str, status: int, told: str) -> None:
+def test_a_worker_that_dies_at_exit_is_reported(project: Project, end: str, status: int, message: str) -> None:
     """No other message would report it after green tests."""
     project.write(
         conftest="import atexit\nimport os\nimport signal\n\n\ndef pytest_configure(config):\n"
@@ -97,7 +97,7 @@ def test_a_worker_that_dies_at_exit_is_reported(project: Project, end: str, stat
     )
     result = project.apart("--amp-tier=all", "-n", "1")
     result.assert_outcomes(passed=1)
-    assert (result.ret, told in summary(result)) == (status, True)
+    assert (result.ret, message in summary(result)) == (status, True)
 
 
 def test_a_worker_that_crashes_is_red_and_the_rest_runs(project: Project) -> None:
@@ -156,12 +156,12 @@ def pinned(project: Project, *arguments: str, count: int = 2) -> dict[str, set[o
     project.write(test_it=PINNED, conftest=WHEN_IMPORTED)
     result = project.apart(*arguments, "--amp-dtype=bf16", "-n", str(count), "--dist=each", "--amp-record=new.json")
     assert "passed" in result.parseoutcomes(), result.outlines
-    seen: dict[str, set[object]] = {}
+    observed: dict[str, set[object]] = {}
     for key, value in project.observed("new.json").items():
         name = key.split("/", 3)[3]
         if name.startswith("gw"):
-            seen.setdefault(name.split("/")[0], set()).add(value)
-    return seen
+            observed.setdefault(name.split("/")[0], set()).add(value)
+    return observed
 
 
 def test_each_worker_has_its_own_entry_of_the_callers_list(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,20 +19,20 @@ from pathlib import Path
 ROOT = Path(os.environ.get("GITHUB_WORKSPACE") or Path(__file__).resolve().parents[2])
 
 
-def commands(wanted: Mapping[str, str], python: str) -> list[list[str]]:
+def commands(expected: Mapping[str, str], python: str) -> list[list[str]]:
     """The calls of pip, in turn. Torch comes first: the checkout then finds its requirement met."""
     pip = [python, "-m", "pip", "install"]
-    torch = shlex.split(wanted.get("TORCH", "")) or ["--constraint", str(ROOT / "constraints.txt"), "torch"]
-    if "nightly" in wanted.get("TORCH_INDEX", ""):
+    torch = shlex.split(expected.get("TORCH", "")) or ["--constraint", str(ROOT / "constraints.txt"), "torch"]
+    if "nightly" in expected.get("TORCH_INDEX", ""):
         torch = ["--pre", *torch]
-    if wanted.get("TORCH_INDEX"):
-        torch = ["--index-url", wanted["TORCH_INDEX"], *torch]
-    extras = f"[{wanted['EXTRAS']}]" if wanted.get("EXTRAS") else ""
-    groups = [f"--group={ROOT / 'pyproject.toml'}:{name}" for name in wanted.get("GROUPS", "").split(",") if name]
-    found = [[*pip, "--upgrade", "pip>=25.1"], [*pip, *torch], [*pip, "--editable", f"{ROOT}{extras}", *groups]]
-    if wanted.get("PYTEST"):
-        found.append([*pip, *shlex.split(wanted["PYTEST"])])
-    return found
+    if expected.get("TORCH_INDEX"):
+        torch = ["--index-url", expected["TORCH_INDEX"], *torch]
+    extras = f"[{expected['EXTRAS']}]" if expected.get("EXTRAS") else ""
+    groups = [f"--group={ROOT / 'pyproject.toml'}:{name}" for name in expected.get("GROUPS", "").split(",") if name]
+    actual = [[*pip, "--upgrade", "pip>=25.1"], [*pip, *torch], [*pip, "--editable", f"{ROOT}{extras}", *groups]]
+    if expected.get("PYTEST"):
+        actual.append([*pip, *shlex.split(expected["PYTEST"])])
+    return actual
 
 
 def main(arguments: list[str]) -> int:

@@ -39,31 +39,31 @@ def green_runs(workflow: str, branch: str) -> dict[str, list[str]]:
     }
 
 
-def fetched(wanted: list[str], runs: dict[str, list[str]], folder: Path) -> list[str]:
+def fetched(expected: list[str], runs: dict[str, list[str]], folder: Path) -> list[str]:
     """Download each artifact from the newest run that has it; those that there were."""
-    found = []
-    for artifact in wanted:
+    actual = []
+    for artifact in expected:
         run = next((run for run, names in runs.items() if artifact in names), None)
         if run is None:
             sys.stdout.write(f"{artifact}: no green run has it yet\n")
             continue
         gh("run", "download", run, "--name", artifact, "--dir", str(folder / artifact))
         sys.stdout.write(f"{artifact}: from run {run}\n")
-        found.append(artifact)
-    return found
+        actual.append(artifact)
+    return actual
 
 
 def main() -> int:
     """Fetch what there is; 1 if something that is there could not be fetched."""
     try:
         runs = green_runs(os.environ["WORKFLOW"], os.environ["BRANCH"])
-        found = fetched(os.environ["ARTIFACTS"].split(","), runs, Path(os.environ["FOLDER"]))
+        actual = fetched(os.environ["ARTIFACTS"].split(","), runs, Path(os.environ["FOLDER"]))
     except RuntimeError as error:
         sys.stderr.write(f"last_green: {error}\n")
         return 1
     if output := os.environ.get("GITHUB_OUTPUT"):
         with Path(output).open("a", encoding="utf-8") as file:
-            file.write(f"records={json.dumps(found)}\n")
+            file.write(f"records={json.dumps(actual)}\n")
     return 0
 
 

@@ -36,11 +36,11 @@ _LEGS = re.compile(r"<!-- nightly-legs: (?P<legs>[^>]*) -->")
 
 @dataclass
 class Failure:
-    """One cause: the ``subject`` is a family or a test, ``seen`` has the tests by leg."""
+    """One cause: the ``subject`` is a family or a test, ``tests`` are by leg."""
 
     subject: str
     message: str
-    seen: list[str] = field(default_factory=list)
+    tests: list[str] = field(default_factory=list)
     legs: list[str] = field(default_factory=list)
 
     @property
@@ -52,7 +52,7 @@ class Failure:
 
 def failures(folder: Path, *, red: bool = True) -> list[Failure]:
     """Return the failures of all legs, one for each cause, in the order of their names."""
-    found: dict[str, Failure] = {}
+    actual: dict[str, Failure] = {}
     for path in sorted(folder.rglob("junit*.xml")):
         leg = path.relative_to(folder).parts[0]
         for case in ET.parse(path).iter("testcase"):  # noqa: S314  # pytest wrote it in this run
@@ -61,24 +61,24 @@ def failures(folder: Path, *, red: bool = True) -> list[Failure]:
                 test = f"{case.get('classname')}::{name}"
                 message = trouble.get("message", "").strip().splitlines() or ["no message"]
                 failure = Failure(_family(case) or test, message[0])
-                kept = found.setdefault(failure.mark, failure)
-                kept.seen.append(f"{leg}: {test}" + (f"[{parameters}" if parameters else ""))
-                kept.legs += [leg] * (leg not in kept.legs)
-    ordered = sorted(found.values(), key=lambda each: (each.subject, each.message))
+                retained = actual.setdefault(failure.mark, failure)
+                retained.tests.append(f"{leg}: {test}" + (f"[{parameters}" if parameters else ""))
+                retained.legs += [leg] * (leg not in retained.legs)
+    ordered = sorted(actual.values(), key=lambda failure: (failure.subject, failure.message))
     if not ordered and red:
         reports = len(list(folder.rglob("junit*.xml")))
         return [Failure("the nightly gate", "is red, and no test of it failed", [f"JUnit files: {reports}"])]
     if len(ordered) <= MOST:
         return ordered
     whole = Failure("the nightly gate", f"fails in {len(ordered)} ways")
-    whole.seen = [f"{each.subject}: {each.message}" for each in ordered]
-    whole.legs = sorted({leg for each in ordered for leg in each.legs})
+    whole.tests = [f"{failure.subject}: {failure.message}" for failure in ordered]
+    whole.legs = sorted({leg for failure in ordered for leg in failure.legs})
     return [whole]
 
 
 def _family(case: ET.Element) -> str:
     """Return the family of a test of the suites; a project's own tests have none."""
-    properties = {each.get("name"): each.get("value", "") for each in case.iter("property")}
+    properties = {element.get("name"): element.get("value", "") for element in case.iter("property")}
     family = properties.get("amp_family") or ""
     return "" if family == "project" else family
 
@@ -97,10 +97,10 @@ def whole_legs(folder: Path) -> set[str]:
 
 def body(failure: Failure, url: str) -> str:
     """The text of an issue, or of a comment on it. Fenced: a message is text of a test, not markup."""
-    shown = failure.seen[:30] + ([f"and {len(failure.seen) - 30} more"] if len(failure.seen) > 30 else [])
-    seen = "\n".join(["```", failure.message.replace("```", "'''"), "", *shown, "```"])
+    shown = failure.tests[:30] + ([f"and {len(failure.tests) - 30} more"] if len(failure.tests) > 30 else [])
+    observed = "\n".join(["```", failure.message.replace("```", "'''"), "", *shown, "```"])
     hidden = f"<!-- {failure.mark} -->\n<!-- nightly-legs: {' '.join(failure.legs)} -->\n"
-    return f"`{failure.subject}` is red in {url}\n\n{seen}\n\n{hidden}"
+    return f"`{failure.subject}` is red in {url}\n\n{observed}\n\n{hidden}"
 
 
 def gh(*arguments: str, text: str | None = None) -> str:
@@ -120,15 +120,15 @@ def open_or_update(failure: Failure, known: Mapping[int, str], url: str) -> int 
     gh("issue", "comment", str(number), "--body-file", "-", text=body(failure, url))
     before = _legs(known[number])
     if not set(failure.legs) <= before:
-        both = Failure(failure.subject, failure.message, failure.seen, sorted({*before, *failure.legs}))
+        both = Failure(failure.subject, failure.message, failure.tests, sorted({*before, *failure.legs}))
         gh("issue", "edit", str(number), "--body-file", "-", text=body(both, url))
     sys.stdout.write(f"updated #{number}: {failure.subject}\n")
     return number
 
 
 def _legs(text: str) -> set[str]:
-    found = _LEGS.search(text)
-    return set(found["legs"].split()) if found else set()
+    actual = _LEGS.search(text)
+    return set(actual["legs"].split()) if actual else set()
 
 
 def close_gone(known: Mapping[int, str], lasting: set[int], legs: set[str], url: str) -> None:
@@ -148,13 +148,13 @@ def close_gone(known: Mapping[int, str], lasting: set[int], legs: set[str], url:
 def main(arguments: list[str]) -> int:
     """Open, update and close."""
     folder = Path(arguments[0])
-    found = failures(folder, red=os.environ.get("RED", "true") == "true")
+    actual = failures(folder, red=os.environ.get("RED", "true") == "true")
     url = os.environ.get("RUN_URL", "a run without a page")
     listed = gh("issue", "list", "--label", LABEL, "--state", "open", "--limit", "200", "--json", "number,body")
     known = {issue["number"]: issue["body"] for issue in json.loads(listed)}
-    numbers = {open_or_update(failure, known, url) for failure in found}
+    numbers = {open_or_update(failure, known, url) for failure in actual}
     # A night that fails in more ways than are told one by one says of no cause that it is gone.
-    if not any(failure.subject == "the nightly gate" for failure in found):
+    if not any(failure.subject == "the nightly gate" for failure in actual):
         close_gone(known, {number for number in numbers if number is not None}, whole_legs(folder), url)
     return 0
 

@@ -29,7 +29,7 @@ def main(arguments: list[str]) -> int:
     """Print the score; 0 if it is full."""
     planted, alive = survivors(Path(arguments[0]))
     line = f"planted defects: {planted - len(alive)} of {planted} killed"
-    text = "".join(f"{each}\n" for each in [line, *(f"survived: {name}" for name in alive)])
+    text = "".join(f"{row}\n" for row in [line, *(f"survived: {name}" for name in alive)])
     sys.stdout.write(text)
     if page := os.environ.get("GITHUB_STEP_SUMMARY"):
         with Path(page).open("a", encoding="utf-8") as file:

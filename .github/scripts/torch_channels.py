@@ -20,22 +20,22 @@ NAMES = ("previous", "stable", "nightly")
 
 def releases(text: str) -> list[tuple[int, ...]]:
     """The releases in pip's answer, oldest first; pre-releases are none."""
-    found = re.search(r"^Available versions: (.*)$", text, re.MULTILINE)
-    if found is None:
+    actual = re.search(r"^Available versions: (.*)$", text, re.MULTILINE)
+    if actual is None:
         raise ValueError("pip listed no versions of torch")
-    words = [word.strip() for word in found[1].split(",")]
+    words = [word.strip() for word in actual[1].split(",")]
     return sorted({tuple(map(int, word.split("."))) for word in words if re.fullmatch(r"\d+(\.\d+)+", word)})
 
 
-def channels(text: str, wanted: Mapping[str, str]) -> list[dict[str, str]]:
+def channels(text: str, expected: Mapping[str, str]) -> list[dict[str, str]]:
     """The entries of the matrix."""
-    found = releases(text)
-    stable = found[-1]
-    previous = [release for release in found if release[:2] < stable[:2]]
+    actual = releases(text)
+    stable = actual[-1]
+    previous = [release for release in actual if release[:2] < stable[:2]]
     if not previous:
         raise ValueError("there is no release before the current one")
     numbers = {"previous": previous[-1], "stable": stable}
-    names = [name.strip() for name in (wanted.get("CHANNELS") or ",".join(NAMES)).split(",")]
+    names = [name.strip() for name in (expected.get("CHANNELS") or ",".join(NAMES)).split(",")]
     unknown = [name for name in names if name not in NAMES]
     if unknown:
         raise ValueError(f"unknown channel {unknown[0]!r}; valid: {', '.join(NAMES)}")
@@ -43,19 +43,19 @@ def channels(text: str, wanted: Mapping[str, str]) -> list[dict[str, str]]:
     for name in names:
         if name != "nightly":
             torch = f"torch=={'.'.join(map(str, numbers[name]))}"
-            matrix.append({"channel": name, "torch": torch, "index": wanted.get("TORCH_INDEX", "")})
-        elif wanted.get("NIGHTLY_INDEX"):
-            matrix.append({"channel": name, "torch": "torch", "index": wanted["NIGHTLY_INDEX"]})
-        elif wanted.get("CHANNELS"):
+            matrix.append({"channel": name, "torch": torch, "index": expected.get("TORCH_INDEX", "")})
+        elif expected.get("NIGHTLY_INDEX"):
+            matrix.append({"channel": name, "torch": "torch", "index": expected["NIGHTLY_INDEX"]})
+        elif expected.get("CHANNELS"):
             raise ValueError("nightly was asked for, and the variable TORCH_NIGHTLY_INDEX names no index")
     return matrix
 
 
-def without_gpu(wanted: Mapping[str, str]) -> list[dict[str, str]]:
+def without_gpu(expected: Mapping[str, str]) -> list[dict[str, str]]:
     """Return the entries of the matrix of the job on a CPU: whatever release is the newest, and the nightly build."""
-    matrix = [{"channel": "stable", "torch": "torch", "index": wanted.get("TORCH_CPU_INDEX", "")}]
-    if wanted.get("NIGHTLY_CPU_INDEX"):
-        matrix.append({"channel": "nightly", "torch": "torch", "index": wanted["NIGHTLY_CPU_INDEX"]})
+    matrix = [{"channel": "stable", "torch": "torch", "index": expected.get("TORCH_CPU_INDEX", "")}]
+    if expected.get("NIGHTLY_CPU_INDEX"):
+        matrix.append({"channel": "nightly", "torch": "torch", "index": expected["NIGHTLY_CPU_INDEX"]})
     return matrix
 
 

@@ -30,11 +30,11 @@ def install(tool: str, wheel: Path, folder: Path) -> list[str]:
     """Install ``wheel`` with its extra ``suites``; the command that is pytest there."""
     index = os.environ.get("TORCH_INDEX", "")
     torch = shlex.split(os.environ.get("TORCH", "")) or ["torch"]
-    wanted = f"{wheel}[suites]"
+    expected = f"{wheel}[suites]"
     if tool == "pipx":
         flags = ["--pip-args", f"--extra-index-url {index}"] if index else []
         run(
-            ["pipx", "install", *flags, wanted],
+            ["pipx", "install", *flags, expected],
             folder,
             PIPX_HOME=str(folder / "pipx"),
             PIPX_BIN_DIR=str(folder / "bin"),
@@ -55,7 +55,7 @@ def install(tool: str, wheel: Path, folder: Path) -> list[str]:
     elif index:
         run([*pip, "--index-url", index, *torch], folder)
         torch = []
-    run([*pip, wanted, *torch], folder)
+    run([*pip, expected, *torch], folder)
     return [python, "-m", "pytest"]
 
 

@@ -12,18 +12,18 @@ def _lenient(tree: ast.AST) -> Iterator[ast.Call]:
     """Yield calls of ``pytest.mark.xfail`` without ``strict=True``, which the projects of users may not set."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.mark.xfail":
-            strict = {each.arg: each.value for each in node.keywords}.get("strict")
+            strict = {keyword.arg: keyword.value for keyword in node.keywords}.get("strict")
             if not (isinstance(strict, ast.Constant) and strict.value is True):
                 yield node
 
 
 def test_expected_failures_are_strict() -> None:
-    found, lenient = 0, []
+    actual, lenient = 0, []
     for path in [*sorted((ROOT / "suites").rglob("*.py")), *sorted((ROOT / "pytest_amp").rglob("*.py"))]:
         text = path.read_text(encoding="utf-8")
-        found += text.count("pytest.mark.xfail(")
+        actual += text.count("pytest.mark.xfail(")
         lenient += [f"{path.relative_to(ROOT)}:{node.lineno}" for node in _lenient(ast.parse(text))]
-    assert found
+    assert actual
     assert lenient == []
 
 

@@ -35,7 +35,7 @@ def _offered(package: Path) -> list[str]:
 
 @pytest.mark.parametrize("package", PACKAGES, ids=lambda path: path.name)
 def test_what_is_offered_is_used(package: Path, words: dict[Path, set[str]]) -> None:
-    beyond = set().union(*(found for path, found in words.items() if package not in path.parents))
+    beyond = set().union(*(word for path, word in words.items() if package not in path.parents))
     assert [name for name in _offered(package) if name not in beyond] == []
 
 

@@ -130,13 +130,13 @@ def test_no_module_waits_for_itself() -> None:
 def test_torch_is_not_imported_with(part: str) -> None:
     files = [path for path in FILES if _part(path) == part and path.parent != HTML]
     heavy = {"torch", "numpy", "jinja2", "hypothesis"}
-    found = {
+    actual = {
         f"{path.relative_to(ROOT)} imports {module}"
         for path in files
         for module, _ in _imports(path, anywhere=False)
         if module.split(".")[0] in heavy
     }
-    assert found == set()
+    assert actual == set()
     assert files
 
 

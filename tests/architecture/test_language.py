@@ -47,7 +47,7 @@ def test_docstrings_open_with_a_verb_or_a_noun(folder: str) -> None:
         path.relative_to(ROOT).as_posix(): openers(path.read_text(encoding="utf-8"))
         for path in sorted((ROOT / folder).rglob("*.py"))
     }
-    assert {name: found for name, found in lines.items() if found and name not in PRINTED} == {}
+    assert {name: line for name, line in lines.items() if line and name not in PRINTED} == {}
 
 
 def test_printed_files_are_there_and_need_the_exception() -> None:

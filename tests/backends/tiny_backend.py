@@ -66,11 +66,11 @@ class TinyTensor(torch.Tensor):
     held: torch.Tensor
 
 
-def wrapped(held: torch.Tensor) -> torch.Tensor:
-    made: Any = torch._C._acc.create_empty_tensor(held.shape, held.dtype)
-    made.__class__ = TinyTensor
-    made.held = HELD[made.untyped_storage()._cdata] = held
-    tensor: torch.Tensor = made
+def wrapped(storage: torch.Tensor) -> torch.Tensor:
+    result: Any = torch._C._acc.create_empty_tensor(storage.shape, storage.dtype)
+    result.__class__ = TinyTensor
+    result.held = HELD[result.untyped_storage()._cdata] = storage
+    tensor: torch.Tensor = result
     return tensor
 
 
@@ -89,15 +89,15 @@ def compute(overload: Any, *arguments: Any, **keywords: Any) -> Any:
     """Run any operator on the CPU; arguments that it writes to keep their identity."""
     target = keywords.get("device")
     outcome = overload(*tree_map(_on_cpu, arguments), **tree_map(_on_cpu, keywords))
-    tensors = [each for each in (*arguments, *keywords.values()) if isinstance(each, torch.Tensor)]
-    given = [each for each in tensors if each.device.type == "tiny"]
+    tensors = [argument for argument in (*arguments, *keywords.values()) if isinstance(argument, torch.Tensor)]
+    tiny = [tensor for tensor in tensors if tensor.device.type == "tiny"]
     if isinstance(target, torch.device) and target.type == "cpu":
         return outcome
 
     def out(value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
             return value
-        same = [each for each in given if _inner(each) is value]
+        same = [tensor for tensor in tiny if _inner(tensor) is value]
         return same[0] if same else wrapped(value)
 
     return tree_map(out, outcome)
@@ -110,11 +110,11 @@ def _copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = 
 
 def _cast(overload: Any, dtype: torch.dtype | None) -> Any:
     def kernel(*arguments: Any, **keywords: Any) -> Any:
-        wanted = dtype or torch.get_autocast_dtype("tiny")
+        expected = dtype or torch.get_autocast_dtype("tiny")
 
         def cast(value: Any) -> Any:
             fits = isinstance(value, torch.Tensor) and value.is_floating_point() and value.dtype != torch.float64
-            return value.to(wanted) if fits and value.device.type == "tiny" else value
+            return value.to(expected) if fits and value.device.type == "tiny" else value
 
         with torch._C._ExcludeDispatchKeyGuard(AUTOCAST):
             return overload(*tree_map(cast, arguments), **keywords)

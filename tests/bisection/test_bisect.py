@@ -39,11 +39,11 @@ def _pretend(_python: str, arguments: Sequence[str], record: Path, _scratch: Pat
     values = {"softmax": "float32" if release < "2.12" else "bfloat16", "sum": "float32", "never": "float32"}
     failed = what == "sum" and release >= "2.13"
     test = f"test_it.py::test_{what}"
-    seen = Observation(f"project/cpu/bf16/{what}", Kind.DTYPE, values[what], test=test)
+    observed = Observation(f"project/cpu/bf16/{what}", Kind.DTYPE, values[what], test=test)
     record.write_text(
         dumps(
             Record(
-                () if failed else (seen,),
+                () if failed else (observed,),
                 {"torch": release},
                 ran={"cpu-bf16 project": () if failed else (test,)},
                 failures=(Failure(f"project/cpu/bf16/{test}", "AmpFailure: it broke"),) if failed else (),
@@ -61,8 +61,10 @@ class Fake(Installer):
     def make(self, release: str, folder: Path, log: Path) -> str:
         folder.mkdir()
         Path(os.environ["RELEASE"]).write_text(release, encoding="utf-8")
-        made = Path(os.environ["MADE"])
-        made.write_text((made.read_text(encoding="utf-8") if made.exists() else "") + f"{release}\n", encoding="utf-8")
+        result = Path(os.environ["MADE"])
+        result.write_text(
+            (result.read_text(encoding="utf-8") if result.exists() else "") + f"{release}\n", encoding="utf-8"
+        )
         if release in os.environ["BROKEN"].split(","):
             log.write_text("no wheel\n", encoding="utf-8")
             raise InstallFailed(f"there is no wheel of {release}")
@@ -239,5 +241,7 @@ def test_the_requirements_are_those_of_the_project() -> None:
     suites = re.search(r"^suites = (\[.*?\])", text, re.MULTILINE)
     assert dependencies is not None
     assert suites is not None
-    wanted = [*re.findall(r'"(.+?)",?$', dependencies[1], re.MULTILINE), *json.loads(suites[1])]
-    assert sorted(REQUIREMENTS) == sorted(each for each in wanted if not each.startswith("torch"))
+    expected = [*re.findall(r'"(.+?)",?$', dependencies[1], re.MULTILINE), *json.loads(suites[1])]
+    assert sorted(REQUIREMENTS) == sorted(
+        requirement for requirement in expected if not requirement.startswith("torch")
+    )

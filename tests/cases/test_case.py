@@ -24,19 +24,19 @@ class Pair(NamedTuple):
 @pytest.mark.parametrize("case", zoo(), ids=lambda case: case.name)
 def test_the_same_seed_makes_the_same_model_and_batch(case: Case) -> None:
     one, two, other = (case.realise(seed=seed) for seed in (1, 1, 2))
-    states = [made.model.state_dict() for made in (one, two, other)]
+    states = [result.model.state_dict() for result in (one, two, other)]
     assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
     assert not all(torch.equal(states[0][name], states[2][name]) for name in states[0])
-    batches = [dict(named_tensors(made.batch)) for made in (one, two, other)]
+    batches = [dict(named_tensors(result.batch)) for result in (one, two, other)]
     assert all(torch.equal(batches[0][name], batches[1][name]) for name in batches[0])
     assert not torch.equal(batches[0]["inputs"], batches[2]["inputs"])
 
 
 @pytest.mark.parametrize("case", zoo(), ids=lambda case: case.name)
 def test_the_zoo_is_differentiable_everywhere(case: Case) -> None:
-    made = case.realise(seed=0)
-    torch.autograd.backward(loss_of(case.loss(made.model, made.batch)))
-    assert all(p.grad is not None and bool(p.grad.any()) for p in made.model.parameters())
+    result = case.realise(seed=0)
+    torch.autograd.backward(loss_of(case.loss(result.model, result.batch)))
+    assert all(p.grad is not None and bool(p.grad.any()) for p in result.model.parameters())
 
 
 def test_names_in_the_zoo_are_unique() -> None:
@@ -46,10 +46,10 @@ def test_names_in_the_zoo_are_unique() -> None:
 
 def test_making_a_case_leaves_the_random_numbers_alone() -> None:
     torch.manual_seed(5)
-    wanted = torch.rand(3)
+    expected = torch.rand(3)
     torch.manual_seed(5)
     mlp().realise(seed=1)
-    assert torch.equal(torch.rand(3), wanted)
+    assert torch.equal(torch.rand(3), expected)
 
 
 def test_a_copy_shares_nothing_and_keeps_ties() -> None:
@@ -60,23 +60,23 @@ def test_a_copy_shares_nothing_and_keeps_ties() -> None:
             self.two.weight = self.one.weight
 
     case = Case("tied", Tied, lambda: torch.ones(1, requires_grad=True), lambda _model, batch: batch)
-    made = case.realise()
-    copy = made.on("cpu", torch.float64)
+    result = case.realise()
+    copy = result.on("cpu", torch.float64)
     assert copy.model.get_submodule("one").weight is copy.model.get_submodule("two").weight
     assert {p.dtype for p in copy.model.parameters()} == {torch.float64}
-    assert {p.dtype for p in made.model.parameters()} == {torch.float32}
+    assert {p.dtype for p in result.model.parameters()} == {torch.float32}
     assert copy.batch.requires_grad
     assert copy.batch.is_leaf
     assert copy.batch.dtype == torch.float64
-    same = made.on("cpu")
-    assert same.batch is not made.batch
-    assert same.batch.data_ptr() != made.batch.data_ptr()
+    same = result.on("cpu")
+    assert same.batch is not result.batch
+    assert same.batch.data_ptr() != result.batch.data_ptr()
 
 
 def test_what_is_no_float_keeps_its_dtype() -> None:
-    made = mlp().realise().on("cpu", torch.float64)
-    assert made.batch["targets"].dtype == torch.int64
-    assert made.batch["inputs"].dtype == torch.float64
+    result = mlp().realise().on("cpu", torch.float64)
+    assert result.batch["targets"].dtype == torch.int64
+    assert result.batch["inputs"].dtype == torch.float64
 
 
 def test_build_must_make_a_module() -> None:
@@ -88,16 +88,16 @@ def test_build_must_make_a_module() -> None:
 def test_nested_batches() -> None:
     x = torch.ones(2)
     tree: Any = {"a": [x, (x, "kept")], "b": Pair(x, None)}
-    made = map_tensors(lambda tensor: tensor + 1, tree)
-    assert isinstance(made["b"], Pair)
-    assert made["a"][1][1] == "kept"
-    assert [name for name, _ in named_tensors(made)] == ["a.0", "a.1.0", "b.left"]
-    assert all(torch.equal(value, torch.full((2,), 2.0)) for _, value in named_tensors(made))
+    result = map_tensors(lambda tensor: tensor + 1, tree)
+    assert isinstance(result["b"], Pair)
+    assert result["a"][1][1] == "kept"
+    assert [name for name, _ in named_tensors(result)] == ["a.0", "a.1.0", "b.left"]
+    assert all(torch.equal(value, torch.full((2,), 2.0)) for _, value in named_tensors(result))
     assert list(named_tensors(x)) == [("", x)]
 
 
 @pytest.mark.parametrize(
-    ("outputs", "wanted"),
+    ("outputs", "expected"),
     [
         (torch.tensor(3.0), 3.0),
         (torch.tensor([3.0]), 3.0),
@@ -105,8 +105,8 @@ def test_nested_batches() -> None:
         ({"one": torch.tensor(2.0), "two": torch.tensor([1.0])}, 3.0),
     ],
 )
-def test_what_is_differentiated(outputs: Any, wanted: float) -> None:
-    assert loss_of(outputs).sum().item() == wanted
+def test_what_is_differentiated(outputs: Any, expected: float) -> None:
+    assert loss_of(outputs).sum().item() == expected
 
 
 @pytest.mark.parametrize(
@@ -146,11 +146,11 @@ class Attributed(UserDict[str, Any]):
     ids=["user", "ordered", "default", "proxy", "namespace", "deque"],
 )
 def test_what_holds_tensors_is_copied_with_its_class(make: Callable[[Any], Any], read: Callable[[Any], Any]) -> None:
-    own = torch.ones(2, requires_grad=True)
-    batch = make(own)
+    leaf = torch.ones(2, requires_grad=True)
+    batch = make(leaf)
     copied = map_tensors(lambda x: x.detach().double(), batch)
     assert isinstance(copied, type(batch)) or isinstance(batch, MappingProxyType)
-    assert (read(copied).dtype, read(batch) is own) == (torch.float64, True)
+    assert (read(copied).dtype, read(batch) is leaf) == (torch.float64, True)
     assert [x.dtype for _, x in named_tensors(copied)] == [torch.float64] * len([*named_tensors(batch)])
 
 
@@ -188,15 +188,15 @@ def test_a_model_without_data_is_refused() -> None:
 def test_a_model_that_cannot_be_copied_is_made_again() -> None:
     """torch's older weight_norm keeps a computed tensor, which cannot be copied."""
     case = Case("normed", lambda: nn.utils.weight_norm(nn.Linear(3, 2)), lambda: torch.ones(1, 3), lambda m, x: m(x))
-    made = case.realise(seed=3)
+    result = case.realise(seed=3)
     with torch.no_grad():
-        dict(made.model.named_parameters())["weight_g"].mul_(2)
+        dict(result.model.named_parameters())["weight_g"].mul_(2)
     drawn = torch.get_rng_state()
-    copied = made.on("cpu", torch.float64)
+    copied = result.on("cpu", torch.float64)
     assert torch.equal(torch.get_rng_state(), drawn)
-    (loss, exact) = (case.loss(each.model, each.batch).double() for each in (made, copied))
+    (loss, exact) = (case.loss(instance.model, instance.batch).double() for instance in (result, copied))
     torch.testing.assert_close(loss, exact, rtol=1e-6, atol=1e-6)
-    assert copied.model.weight_g is not made.model.weight_g
+    assert copied.model.weight_g is not result.model.weight_g
 
     class Stubborn(nn.Linear):
         def __deepcopy__(self, memo: object) -> nn.Module:

@@ -20,22 +20,22 @@ def test_no_token_sees_a_later_one(attention: Attention) -> None:
 
 
 def test_both_ways_to_write_attention_agree() -> None:
-    made = []
+    result = []
     for attention in Attention:
         torch.manual_seed(0)
-        made.append(Decoder(attention=attention).double())
+        result.append(Decoder(attention=attention).double())
     tokens = torch.randint(97, (2, 9))
-    assert torch.allclose(made[0](tokens), made[1](tokens), atol=1e-12)
+    assert torch.allclose(result[0](tokens), result[1](tokens), atol=1e-12)
 
 
 def test_sizes() -> None:
     size = DecoderSize(layers=3, width=48, heads=6, vocabulary=50)
     case = decoder(size, batch=2, context=7)
-    made = case.realise()
-    outputs = case.loss(made.model, made.batch)
+    result = case.realise()
+    outputs = case.loss(result.model, result.batch)
     assert isinstance(outputs, dict)
     assert outputs["logits"].shape == (2, 7, 50)
-    assert len([name for name, _ in made.model.named_parameters() if name.endswith("qkv.weight")]) == 3
+    assert len([name for name, _ in result.model.named_parameters() if name.endswith("qkv.weight")]) == 3
 
 
 def test_heads_share_the_width() -> None:

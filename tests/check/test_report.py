@@ -32,14 +32,14 @@ ENTRIES = (
 
 
 def test_worst_comes_first() -> None:
-    kinds = [each.kind for each in sorted(ENTRIES, key=order)]
+    kinds = [entry.kind for entry in sorted(ENTRIES, key=order)]
     assert kinds == ["low-log", "low-softmax", "low-loss", "low-norm"]
 
 
 def test_accepted_findings_do_not_count() -> None:
     parted = split(ENTRIES, expect_expected({"layers.*": ["low-norm", "low-softmax"], "": "low-loss"}))
-    assert [each.kind for each in parted.accepted] == ["low-norm", "low-loss", "low-softmax"]
-    assert [each.kind for each in parted.counted] == ["low-log"]
+    assert [entry.kind for entry in parted.accepted] == ["low-norm", "low-loss", "low-softmax"]
+    assert [entry.kind for entry in parted.counted] == ["low-log"]
 
 
 def test_accepted_finding_that_does_not_occur_is_an_error() -> None:
@@ -78,8 +78,8 @@ def test_entries_have_what_was_said() -> None:
     assert "  mend      Widen" in entry_of_finding(finding).lines()
     failure = AmpFailure("it is wrong", now="here", site="m.py:4", likely="that", rerun="pytest")
     receive(failure)
-    made = entry_of_failure("linter: train", failure)
-    assert (made.kind, made.site, made.parts) == ("check-linter", "m.py:4", (("now", "here"), ("likely", "that")))
+    result = entry_of_failure("linter: train", failure)
+    assert (result.kind, result.site, result.parts) == ("check-linter", "m.py:4", (("now", "here"), ("likely", "that")))
 
 
 def test_report_is_one_page(capsys: pytest.CaptureFixture[str]) -> None:

@@ -34,15 +34,15 @@ def pair(project: Project) -> Project:
 
 
 def test_a_family_for_two_is_not_run_on_one_and_the_run_says_so(pair: Project) -> None:
-    found = pair.apart("--amp-device=simulated", "--amp-dtype=bf16")
-    assert found.ret == 0
-    found.stdout.fnmatch_lines(["ran *project 1*", "not run *1 (needs 2 simulated devices, and there is 0)*"])
+    actual = pair.apart("--amp-device=simulated", "--amp-dtype=bf16")
+    assert actual.ret == 0
+    actual.stdout.fnmatch_lines(["ran *project 1*", "not run *1 (needs 2 simulated devices, and there is 0)*"])
 
 
 def test_a_cpu_is_as_many_as_one_likes(pair: Project) -> None:
-    found = pair.apart("--amp-device=cpu", "--amp-dtype=bf16")
-    assert found.ret == 0
-    found.stdout.fnmatch_lines(["ran *pair 1*"])
+    actual = pair.apart("--amp-device=cpu", "--amp-dtype=bf16")
+    assert actual.ret == 0
+    actual.stdout.fnmatch_lines(["ran *pair 1*"])
 
 
 def test_a_worker_with_one_gpu_counts_its_callers(monkeypatch: pytest.MonkeyPatch) -> None:

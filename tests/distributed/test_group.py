@@ -18,9 +18,9 @@ from tests.planted import PLANT
 
 @pytest.fixture(scope="module")
 def group() -> Iterator[RankGroup]:
-    made = RankGroup("cpu", path=sys.path, seed=5)
-    yield made
-    made.close()
+    result = RankGroup("cpu", path=sys.path, seed=5)
+    yield result
+    result.close()
 
 
 def test_every_rank_answers_in_order(group: RankGroup) -> None:

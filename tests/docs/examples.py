@@ -17,10 +17,10 @@ RELEASES = [("2.13", "2.14"), ("2.6", "2.13")]
 def pages() -> Iterator[tuple[Path, str]]:
     """Yield each page with its expected text."""
     for old, new in RELEASES:
-        found = difference(*(read_record(FOLDER / f"torch-{each}.json.gz") for each in (old, new)))
+        actual = difference(*(read_record(FOLDER / f"torch-{version}.json.gz") for version in (old, new)))
         name = f"torch-{old}-to-{new}"
-        yield FOLDER / f"{name}.md", as_markdown(found)
-        yield FOLDER / f"{name}.html", of_difference(found)
+        yield FOLDER / f"{name}.md", as_markdown(actual)
+        yield FOLDER / f"{name}.html", of_difference(actual)
 
 
 if __name__ == "__main__":

@@ -113,18 +113,18 @@ def python() -> str:
         "",
         "What a project imports: for its hooks, its own devices and cases, its own readers of records.",
     ]
-    for each in (*IMPORTED, read_record, AmpFailure, Misuse):
-        shown = each.__name__ if isinstance(each, enum.EnumMeta) else f"{each.__name__}{_arguments_of(each)}"
-        lines += ["", f"## {each.__name__}", "", "```text", f"{_home(each)}.{shown}", "```", "", _prose(each)]
-        if isinstance(each, enum.EnumMeta):
-            values: list[Any] = list(each)
+    for item in (*IMPORTED, read_record, AmpFailure, Misuse):
+        shown = item.__name__ if isinstance(item, enum.EnumMeta) else f"{item.__name__}{_arguments_of(item)}"
+        lines += ["", f"## {item.__name__}", "", "```text", f"{_home(item)}.{shown}", "```", "", _prose(item)]
+        if isinstance(item, enum.EnumMeta):
+            values: list[Any] = list(item)
             lines += ["", f"Its values: {', '.join(f'`{value.value}`' for value in values)}."]
         members = [
             (name, value)
-            for name, value in sorted(vars(each).items())
+            for name, value in sorted(vars(item).items())
             if not name.startswith("_") and (isinstance(value, property) or inspect.isfunction(value))
         ]
-        if members and inspect.isclass(each):
+        if members and inspect.isclass(item):
             lines += ["", "| member | what it is |", "|---|---|"]
             for name, value in members:
                 call = f"{name}{_signature(value)}" if inspect.isfunction(value) else name
@@ -141,7 +141,7 @@ def commands() -> str:
         "",
         "`pytest-amp COMMAND`, or `python -m pytest_amp COMMAND`. None but `init` imports torch here.",
     ]
-    (subparsers,) = (each for each in parser._actions if isinstance(each, argparse._SubParsersAction))
+    (subparsers,) = (_action for _action in parser._actions if isinstance(_action, argparse._SubParsersAction))
     for name, command in subparsers.choices.items():
         lines += ["", f"## {name}", "", _cell(command.description or ""), "", "| argument | what it is |", "|---|---|"]
         lines += _arguments(command)
@@ -153,8 +153,8 @@ def _arguments(command: argparse.ArgumentParser) -> Iterator[str]:
         if action.help is argparse.SUPPRESS or "--help" in action.option_strings:
             continue
         names = ", ".join(action.option_strings) or action.dest
-        given = action.metavar or ("|".join(map(str, action.choices)) if action.choices else "")
-        value = f" {given}" if given and action.option_strings and action.nargs != 0 else ""
+        metavar = action.metavar or ("|".join(map(str, action.choices)) if action.choices else "")
+        value = f" {metavar}" if metavar and action.option_strings and action.nargs != 0 else ""
         text = (action.help or "").replace("%(default)s", str(action.default)).replace("%%", "%")
         yield f"| `{_cell(names + value)}` | {_cell(text)} |"
 
@@ -162,11 +162,11 @@ def _arguments(command: argparse.ArgumentParser) -> Iterator[str]:
 def _signature(value: Callable[..., object]) -> str:
     parameters = [p for p in inspect.signature(value).parameters.values() if p.name != "self"]
     words: list[str] = []
-    for each in parameters:
-        star = "*, " if each.kind is each.KEYWORD_ONLY and "*, " not in "".join(words) else ""
-        plain = each.default is None or isinstance(each.default, (bool, int, float, str, tuple))
-        default = "" if each.default is each.empty else f"={each.default!r}" if plain else "=…"
-        words.append(f"{star}{each.name}{default}")
+    for parameter in parameters:
+        star = "*, " if parameter.kind is parameter.KEYWORD_ONLY and "*, " not in "".join(words) else ""
+        plain = parameter.default is None or isinstance(parameter.default, (bool, int, float, str, tuple))
+        default = "" if parameter.default is parameter.empty else f"={parameter.default!r}" if plain else "=…"
+        words.append(f"{star}{parameter.name}{default}")
     return f"({', '.join(words)})"
 
 

@@ -23,15 +23,15 @@ def test_the_pages_are_those_of_the_records() -> None:
 
 @pytest.mark.parametrize("release", sorted({release for pair in RELEASES for release in pair}))
 def test_a_record_is_of_its_release_and_whole(release: str) -> None:
-    found = record(release)
-    assert str(found.provenance["torch"]).startswith(f"{release}.")
-    again = difference(found, found)
+    actual = record(release)
+    assert str(actual.provenance["torch"]).startswith(f"{release}.")
+    again = difference(actual, actual)
     assert (again.observations, again.same > 10_000) == ((), True)
-    assert not re.search(r"/(tmp|home|root)\b", str(found.provenance))
+    assert not re.search(r"/(tmp|home|root)\b", str(actual.provenance))
 
 
 def names(old: str, new: str, verdict: Verdict) -> set[str]:
-    return {each.key for each in difference(record(old), record(new)).of(verdict)}
+    return {observation.key for observation in difference(record(old), record(new)).of(verdict)}
 
 
 def test_what_is_known_to_have_changed_is_named() -> None:

@@ -46,8 +46,8 @@ def _typed(words: list[str]) -> list[str]:
         if word.startswith("pytest_amp.suites"):
             arguments[number] = str(ROOT / "suites" / "/".join(word.split(".")[2:]))
     rooted = [f"--rootdir={ROOT}"] if "--pyargs" in arguments else ["--rootdir=."]
-    kept = [word for word in arguments if word != "--pyargs"]
-    return [sys.executable, "-m", "pytest", *loaded, "-p", "no:cacheprovider", *rooted, *kept]
+    retained = [word for word in arguments if word != "--pyargs"]
+    return [sys.executable, "-m", "pytest", *loaded, "-p", "no:cacheprovider", *rooted, *retained]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
@@ -80,22 +80,22 @@ def test_workflows_in_the_pages_are_yaml_and_name_inputs_that_exist() -> None:
     action = yaml.safe_load((ROOT / ".github/actions/amp-gate/action.yml").read_text(encoding="utf-8"))
     workflow = yaml.safe_load((ROOT / ".github/workflows/gpu.yml").read_text(encoding="utf-8"))
     inputs = {"amp-gate": set(action["inputs"]), "gpu.yml": set(workflow[True]["workflow_call"]["inputs"])}
-    found = 0
+    count = 0
 
     def walk(node: Any) -> None:
-        nonlocal found
+        nonlocal count
         for value in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
             walk(value)
         if isinstance(node, dict) and "/pytest-amp/" in str(node.get("uses", "")):
             name = node["uses"].partition("@")[0].rpartition("/")[2]
             assert set(node["with"]) <= inputs[name], node
-            found += 1
+            count += 1
 
     for page in PAGES:
         for language, text in _blocks(page):
             if language == "yaml":
                 walk(yaml.safe_load(text))
-    assert found >= 3
+    assert count >= 3
 
 
 def test_bisects_arguments_exist() -> None:

@@ -71,11 +71,11 @@ def test_an_entry_changes_is_new_or_is_gone(
     before: set[str | None] | None, now: str | None, change: Change | None
 ) -> None:
     expected = {} if before is None else {"op": before}
-    seen = {} if now is None else {"op": now}
-    assert [each.change for each in differences(expected, seen)] == ([] if change is None else [change])
+    observed = {} if now is None else {"op": now}
+    assert [difference.change for difference in differences(expected, observed)] == ([] if change is None else [change])
 
 
 def test_a_difference_names_the_entry_before_and_now() -> None:
-    (found,) = differences({"cov": {LOW}, "mm": {LOW}}, {"cov": SAME, "mm": LOW})
-    assert found == Difference("cov", Change.CHANGED, LOW, SAME)
-    assert str(found) == f"cov: {LOW} -> {SAME}"
+    (actual,) = differences({"cov": {LOW}, "mm": {LOW}}, {"cov": SAME, "mm": LOW})
+    assert actual == Difference("cov", Change.CHANGED, LOW, SAME)
+    assert str(actual) == f"cov: {LOW} -> {SAME}"

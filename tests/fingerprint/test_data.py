@@ -14,13 +14,13 @@ from tests.project import ROOT
 LOW, FULL, SAME = "fp32 low | low low", "fp32 low | fp32 fp32", "fp32 low | ="
 
 
-def _known(**seen: dict[str, str]) -> Fingerprints:
+def _known(**observed: dict[str, str]) -> Fingerprints:
     """Return the results of each release, by ``cpu_bf16_2_13``."""
-    made = Fingerprints()
-    for place, entries in seen.items():
+    result = Fingerprints()
+    for place, entries in observed.items():
         device, dtype, major, minor = place.split("_")
-        made.replace(device, dtype, f"{major}.{minor}.0", entries)
-    return made
+        result.replace(device, dtype, f"{major}.{minor}.0", entries)
+    return result
 
 
 def _both(device: str, release: str, **entries: str) -> dict[str, dict[str, str]]:
@@ -173,10 +173,10 @@ def _is_module(name: str) -> bool:
 def _counts(device_type: str, dtype: str) -> tuple[int, int, int, int]:
     """Return the number of observed operators and modules, and of those that autocast changes."""
     expected = load().expected(device_type, dtype, "2.13.0")
-    texts = {name: without_counts(next(iter(each)) or "") for name, each in expected.items()}
-    seen = {name for name, text in texts.items() if not text.startswith(NOT)}
-    changed = {name for name in seen if any(not each.endswith("| =") for each in texts[name].split("; "))}
-    operators, modules = (len([n for n in seen if _is_module(n) is kind]) for kind in (False, True))
+    texts = {name: without_counts(next(iter(alternatives)) or "") for name, alternatives in expected.items()}
+    observed = {name for name, text in texts.items() if not text.startswith(NOT)}
+    changed = {name for name in observed if any(not text.endswith("| =") for text in texts[name].split("; "))}
+    operators, modules = (len([n for n in observed if _is_module(n) is kind]) for kind in (False, True))
     more_operators, more_modules = (len([n for n in changed if _is_module(n) is kind]) for kind in (False, True))
     return operators, modules, more_operators, more_modules
 

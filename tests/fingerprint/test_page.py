@@ -9,8 +9,8 @@ from tests.project import ROOT
 
 def test_the_page_is_up_to_date() -> None:
     text = (ROOT / "docs" / "fingerprint.md").read_text(encoding="utf-8")
-    found = text.partition(BEGIN)[2].partition(END)[0].strip()
-    assert found == as_markdown(load()), "make it with: python -m pytest_amp.fingerprint --page"
+    actual = text.partition(BEGIN)[2].partition(END)[0].strip()
+    assert actual == as_markdown(load()), "make it with: python -m pytest_amp.fingerprint --page"
 
 
 def test_counts_and_reasons() -> None:

@@ -16,9 +16,9 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a C
 
 @pytest.fixture(scope="module")
 def sweep() -> Iterator[FingerprintSweep]:
-    made = FingerprintSweep(modules=["tests.fingerprint.planted_entries"], path=sys.path)
-    yield made
-    made.close()
+    result = FingerprintSweep(modules=["tests.fingerprint.planted_entries"], path=sys.path)
+    yield result
+    result.close()
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])

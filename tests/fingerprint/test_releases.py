@@ -40,10 +40,10 @@ def _fingerprint(project: Project, *arguments: str) -> pytest.RunResult:
 def test_new_and_gone_entries_are_recorded_on_a_newer_release(project: Project) -> None:
     result = _run(project, newer=True)
     assert result.ret == pytest.ExitCode.OK
-    seen = project.observed("seen.json")
-    assert seen["fingerprint/cpu/bf16/new entries"] == ["signal.windows.nuttall"]
-    assert seen["fingerprint/cpu/bf16/gone entries"] == ["signal.windows.of_yore"]
-    assert seen["fingerprint/cpu/bf16/signal.windows.nuttall"] == "fp32 fp32 | ="
+    observed = project.observed("seen.json")
+    assert observed["fingerprint/cpu/bf16/new entries"] == ["signal.windows.nuttall"]
+    assert observed["fingerprint/cpu/bf16/gone entries"] == ["signal.windows.of_yore"]
+    assert observed["fingerprint/cpu/bf16/signal.windows.nuttall"] == "fp32 fp32 | ="
 
 
 def test_they_fail_on_a_newer_release_if_strict(project: Project) -> None:

@@ -18,9 +18,9 @@ CUDA = find_device("fake:cuda")
 
 @pytest.fixture(scope="module")
 def sweep() -> Iterator[FingerprintSweep]:
-    made = FingerprintSweep(modules=["tests.fingerprint.planted_entries"], path=sys.path)
-    yield made
-    made.close()
+    result = FingerprintSweep(modules=["tests.fingerprint.planted_entries"], path=sys.path)
+    yield result
+    result.close()
 
 
 def test_every_entry_is_named_once(sweep: FingerprintSweep) -> None:

@@ -139,10 +139,10 @@ PAIRS = {
 @pytest.mark.parametrize("name", PAIRS)
 def test_wrong_form_is_found(name: str, dtype: str) -> None:
     wrong, _, kind = PAIRS[name]
-    found = of_case(around(wrong), dtype)
-    assert kind in kinds(found)
-    assert all(finding.site.startswith("tests/lint/test_arithmetic.py:") for finding in found)
-    assert all(finding.severity is Severity.WARNING for finding in found)
+    actual = of_case(around(wrong), dtype)
+    assert kind in kinds(actual)
+    assert all(finding.site.startswith("tests/lint/test_arithmetic.py:") for finding in actual)
+    assert all(finding.severity is Severity.WARNING for finding in actual)
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])
@@ -194,8 +194,8 @@ def test_healthy_arithmetic_yields_no_finding(name: str, dtype: str) -> None:
 def test_torchs_own_modules_yield_no_finding(dtype: str) -> None:
     def build() -> nn.Module:
         norms = [nn.LayerNorm(HIDDEN), nn.BatchNorm1d(HIDDEN), nn.GroupNorm(4, HIDDEN), nn.RMSNorm(HIDDEN)]
-        others = [nn.GELU(), nn.PReLU(), nn.Softmax(1), nn.Softplus(), nn.LogSoftmax(1), nn.Dropout(0.2)]
-        return nn.Sequential(nn.Linear(12, HIDDEN), *norms, *others, nn.Linear(HIDDEN, 3))
+        activations = [nn.GELU(), nn.PReLU(), nn.Softmax(1), nn.Softplus(), nn.LogSoftmax(1), nn.Dropout(0.2)]
+        return nn.Sequential(nn.Linear(12, HIDDEN), *norms, *activations, nn.Linear(HIDDEN, 3))
 
     assert of_case(case(build), dtype) == ()
 

@@ -158,8 +158,8 @@ def test_epsilon_that_leaves_a_step_infinite_is_an_error() -> None:
         x = x * torch.ones(len(x), 1, dtype=x.dtype).index_fill(0, torch.tensor(2), 0)
         return x / (x.abs().sum(1, keepdim=True) + 1e-9)
 
-    found = of_case(around(direction), "fp16")
-    assert [(finding.kind, finding.severity) for finding in found] == [("vanished-epsilon", Severity.ERROR)]
+    actual = of_case(around(direction), "fp16")
+    assert [(finding.kind, finding.severity) for finding in actual] == [("vanished-epsilon", Severity.ERROR)]
 
 
 def hidden(x: Tensor, value: float) -> Tensor:

@@ -52,7 +52,7 @@ def default_dtype() -> nn.Module:
 def test_low_parameters_are_an_error_in_the_line_that_casts(
     build: Callable[[], nn.Module], offset: int, dtype: str
 ) -> None:
-    (finding,) = [each for each in of_case(case(build), dtype) if each.severity is Severity.ERROR]
+    (finding,) = [entry for entry in of_case(case(build), dtype) if entry.severity is Severity.ERROR]
     assert finding.kind == "low-parameters"
     assert finding.site == f"tests/lint/test_state.py:{line_of(build, offset)}"
 
@@ -139,22 +139,22 @@ def weights(iteration: Any, dtype: torch.dtype) -> list[Tensor]:
 
 def by_lerp(iteration: Any, dtype: torch.dtype) -> None:
     usual_step(iteration)
-    kept = iteration.kept.setdefault("mean", weights(iteration, dtype))
-    for mean, weight in zip(kept, weights(iteration, dtype), strict=True):
+    retained = iteration.kept.setdefault("mean", weights(iteration, dtype))
+    for mean, weight in zip(retained, weights(iteration, dtype), strict=True):
         mean.lerp_(weight, 0.1)
 
 
 def by_copy(iteration: Any, dtype: torch.dtype) -> None:
     usual_step(iteration)
-    kept = iteration.kept.setdefault("mean", weights(iteration, dtype))
-    for mean, weight in zip(kept, weights(iteration, torch.float32), strict=True):
+    retained = iteration.kept.setdefault("mean", weights(iteration, dtype))
+    for mean, weight in zip(retained, weights(iteration, torch.float32), strict=True):
         mean.copy_(0.9 * mean.float() + 0.1 * weight)
 
 
 def by_foreach(iteration: Any, dtype: torch.dtype) -> None:
     usual_step(iteration)
-    kept = iteration.kept.setdefault("mean", weights(iteration, dtype))
-    torch._foreach_lerp_(kept, weights(iteration, dtype), 0.1)
+    retained = iteration.kept.setdefault("mean", weights(iteration, dtype))
+    torch._foreach_lerp_(retained, weights(iteration, dtype), 0.1)
 
 
 def by_replacement(iteration: Any, dtype: torch.dtype) -> None:
@@ -179,10 +179,10 @@ AVERAGES = pytest.mark.parametrize("train", [by_lerp, by_copy, by_foreach, by_re
 @BOTH
 @AVERAGES
 def test_low_average_is_found(train: Callable[[Any, torch.dtype], None], dtype: str) -> None:
-    found = of_step(lambda iteration: train(iteration, torch.bfloat16), dtype)
-    assert set(kinds(found)) == {"low-average"}
-    assert all("bfloat16" in finding.message for finding in found)
-    assert all(finding.site.startswith("tests/lint/test_state.py:") for finding in found)
+    actual = of_step(lambda iteration: train(iteration, torch.bfloat16), dtype)
+    assert set(kinds(actual)) == {"low-average"}
+    assert all("bfloat16" in finding.message for finding in actual)
+    assert all(finding.site.startswith("tests/lint/test_state.py:") for finding in actual)
 
 
 @BOTH
@@ -236,9 +236,9 @@ def test_evaluation_that_casts_the_model_is_an_error(dtype: str) -> None:
         with torch.no_grad():
             return {"score": model(evaluation.batch["x"].to(torch.bfloat16)).float().mean()}
 
-    found = of_evaluation(evaluate, dtype)
-    assert found[0].kind == "low-parameters"
-    assert found[0].severity is Severity.ERROR
+    actual = of_evaluation(evaluate, dtype)
+    assert actual[0].kind == "low-parameters"
+    assert actual[0].severity is Severity.ERROR
 
 
 def penalty(model: nn.Module) -> Tensor:

@@ -67,19 +67,19 @@ class Hoarder(nn.Module):
 
 @pytest.mark.parametrize("precision", [BF16, FP16], ids=["bf16", "fp16"])
 def test_census_of_two_layers(precision: Precision) -> None:
-    seen = Noted()
-    found = check_casts(layers(), where(precision), seen.observe)
+    observed = Noted()
+    actual = check_casts(layers(), where(precision), observed.observe)
     # Both layers: x, weight, bias in forward (the second x is low), weight and bias in backward; and the loss, twice.
-    assert (len(found.forward), len(found.backward)) == (3 + 2 + 1, 2 + 2 + 1)
-    assert seen["it/casts"] == seen["it/casts without the cache"] == 11
-    weight = next(cast for cast in found.forward if cast.of == "0.weight")
+    assert (len(actual.forward), len(actual.backward)) == (3 + 2 + 1, 2 + 2 + 1)
+    assert observed["it/casts"] == observed["it/casts without the cache"] == 11
+    weight = next(cast for cast in actual.forward if cast.of == "0.weight")
     assert (weight.source, weight.bytes) == ("float32", 16 * 16 * (4 + 2))
-    assert seen["it/bytes cast"] == found.bytes == sum(cast.bytes for cast in (*found.forward, *found.backward))
+    assert observed["it/bytes cast"] == actual.bytes == sum(cast.bytes for cast in (*actual.forward, *actual.backward))
 
 
 def test_more_casts_than_allowed() -> None:
-    found = check_casts(case(Wide, 64, 16), where(), unheeded)
-    check_casts(case(Wide, 64, 16), where(), unheeded, most=found.count)
+    actual = check_casts(case(Wide, 64, 16), where(), unheeded)
+    check_casts(case(Wide, 64, 16), where(), unheeded, most=actual.count)
     with pytest.raises(AmpFailure, match="makes 15 casts in one step") as failure:
         check_casts(case(Wide, 64, 16), where(), unheeded, most=11)
     assert "4 times a tensor" in str(failure.value) or "times a tensor, bfloat16 to float32" in str(failure.value)
@@ -104,9 +104,9 @@ def test_a_lost_cache_is_named() -> None:
 
 def test_what_is_kept() -> None:
     passes = Passes(layers(), where())
-    found = saved_bytes(passes, passes.amp())
+    actual = saved_bytes(passes, passes.amp())
     # The low input, GELU's input and its output, and the second low weight; the batch requires no gradient.
-    assert found == Saved(4, {"bfloat16": 2 * (3 * 64 * 16 + 16 * 16)})
+    assert actual == Saved(4, {"bfloat16": 2 * (3 * 64 * 16 + 16 * 16)})
 
 
 def use(build: Callable[[], nn.Module], **ceilings: float) -> MemoryUse:
@@ -130,16 +130,16 @@ def test_a_ceiling_that_copies_of_weights_break() -> None:
 
 
 def test_a_cpu_has_no_peak() -> None:
-    found = use(lambda: nn.Linear(16, 16))
-    assert (found.peak, found.peak_ratio) == (None, None)
+    actual = use(lambda: nn.Linear(16, 16))
+    assert (actual.peak, actual.peak_ratio) == (None, None)
     with pytest.raises(Misuse, match=r"peak_ceiling=0\.9, and nothing counts peaks on cpu; valid there: ceiling"):
         use(lambda: nn.Linear(16, 16), peak_ceiling=0.9)
 
 
 def test_growth() -> None:
     passes = Passes(case(Hoarder, 4, 16), where())
-    held = growth(passes, passes.amp(), steps=4)
-    assert held[0] < held[1] < held[2]
+    growths = growth(passes, passes.amp(), steps=4)
+    assert growths[0] < growths[1] < growths[2]
     with pytest.raises(AmpFailure, match="holds more memory after each step"):
         use(Hoarder)
 

@@ -27,8 +27,8 @@ class Counting(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.get_buffer("calls").add_(self.times if torch.is_autocast_enabled("cpu") else 1)
-        made: torch.Tensor = self.linear(x)
-        return made
+        result: torch.Tensor = self.linear(x)
+        return result
 
 
 def counted(times: int) -> None:

@@ -32,13 +32,13 @@ class Two(nn.Module):
         self.first, self.norm, self.head = nn.Linear(8, 16), nn.LayerNorm(16), nn.Linear(16, 4)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        made = self.norm(self.first(x))
-        return made, self.head(made.detach())
+        result = self.norm(self.first(x))
+        return result, self.head(result.detach())
 
 
 def loss(model: nn.Module, x: Tensor) -> Tensor:
-    made, headed = model(x)
-    return made.float().square().mean() + headed.float().square().mean()  # type: ignore[no-any-return]
+    result, headed = model(x)
+    return result.float().square().mean() + headed.float().square().mean()  # type: ignore[no-any-return]
 
 
 CASE = Case("two", Two, lambda: torch.randn(4, 8), loss)
@@ -52,9 +52,9 @@ def errors(case: Case = CASE) -> dict[str, float]:
 
 
 def test_what_cancels_is_told_from_what_does_not() -> None:
-    found = errors()
-    assert found["head.weight"] < 100 * 2.0**-24
-    assert found["first.weight"] > 100 * found["head.weight"]
+    actual = errors()
+    assert actual["head.weight"] < 100 * 2.0**-24
+    assert actual["first.weight"] > 100 * actual["head.weight"]
 
 
 def test_the_model_is_left_as_it_was() -> None:
@@ -95,28 +95,28 @@ def test_each_draw_moves_each_float32_weight_to_a_number_beside_it(monkeypatch: 
     realised = case.realise(seed=WHERE.seed)
     first = run_step(case, realised.on("cpu"), contextlib.nullcontext, seed=WHERE.seed)
     prediction = predict(case, realised, WHERE.device, BF16, seed=WHERE.seed)
-    found = float32_errors(case, realised, first, prediction, WHERE)
+    actual = float32_errors(case, realised, first, prediction, WHERE)
     assert len(moved) == DRAWS
-    weights = [each["linear.weight"] for each in moved]
+    weights = [parameters["linear.weight"] for parameters in moved]
     assert len({tuple(weight.flatten().tolist()) for weight in weights}) == DRAWS
     for weight in weights:
         by = (weight.double() / before["linear.weight"].double() - 1) / torch.finfo(torch.float32).eps
         assert by.abs().min() > 0.4
         assert by.abs().max() < 1.6
         assert 0.2 < (by > 0).float().mean() < 0.8
-    for each in moved:
-        assert torch.equal(each["wide"], before["wide"])
-        assert torch.equal(each["zeros"], before["zeros"])
+    for parameters in moved:
+        assert torch.equal(parameters["wide"], before["wide"])
+        assert torch.equal(parameters["zeros"], before["zeros"])
     name = "linear.weight"
     exact, size = prediction.exact.named()[name], prediction.sizes[name]
-    made = [relative_error(step.named()[name], exact, scale=size) for step in (first, *steps)]
-    assert found[name] == pytest.approx(STUDENT * math.hypot(*made) / math.sqrt(DRAWS + 1))
+    result = [relative_error(step.named()[name], exact, scale=size) for step in (first, *steps)]
+    assert actual[name] == pytest.approx(STUDENT * math.hypot(*result) / math.sqrt(DRAWS + 1))
 
 
 def test_a_float32_kernel_that_is_low_explains_nothing() -> None:
     def ten_bits(original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        made = original(*args, **kwargs)
-        return made.to(torch.float16).to(made.dtype) if made.dtype == torch.float32 else made
+        result = original(*args, **kwargs)
+        return result.to(torch.float16).to(result.dtype) if result.dtype == torch.float32 else result
 
     assert errors()
     with kernel("addmm", ten_bits):
@@ -149,8 +149,8 @@ def test_float32_that_is_as_coarse_as_fp16_is_red(off: float) -> None:
     """The distance of mixed precision from float32 has both errors: E(fp32, exact) is far below the low roundoff."""
 
     def scaled(original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        made = original(*args, **kwargs)
-        return made * (1 + off) if made.dtype == torch.float32 else made
+        result = original(*args, **kwargs)
+        return result * (1 + off) if result.dtype == torch.float32 else result
 
     case = Case("wide", lambda: nn.Linear(32, 32), lambda: torch.randn(64, 32), lambda m, x: m(x).float().mean())
     failing = pytest.raises(AmpFailure, match="off float32 by") if off else contextlib.nullcontext()
@@ -166,8 +166,8 @@ class RoundsByItself(nn.Module):
         self.first, self.second = nn.Linear(32, 32), nn.Linear(32, 32)
 
     def forward(self, x: Tensor) -> Tensor:
-        made: Tensor = self.second(self.first(x).tanh().half().float() * 1.3)
-        return made.half().float()
+        result: Tensor = self.second(self.first(x).tanh().half().float() * 1.3)
+        return result.half().float()
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -23,9 +23,9 @@ CPU = Conditions(find_device("cpu"), BF16)
 
 
 def run(case: Case, expected: Mapping[str, Expected]) -> dict[str, str]:
-    seen = Noted()
-    check_dtypes(case, CPU, expected, seen.observe)
-    return seen
+    observed = Noted()
+    check_dtypes(case, CPU, expected, observed.observe)
+    return observed
 
 
 def test_paths_and_the_model_itself() -> None:
@@ -50,11 +50,11 @@ def test_patterns_of_paths() -> None:
     """Later patterns precede earlier ones, a path precedes both; a list of modules, which never runs, is left out."""
     low, wide = torch.bfloat16, torch.float32
     patterns = {"blocks*": wide, "blocks.?.attention.*": low, "blocks.*.up": low, "blocks.*n": low}
-    seen = run(decoder(), {"": low, **patterns})
-    assert seen["decoder/blocks.1.norm2.dtype"] == "float32"
-    assert seen["decoder/blocks.0.attention.qkv.dtype"] == seen["decoder/blocks.0.down.dtype"] == "bfloat16"
-    assert seen["decoder/model.dtype"] == "bfloat16"
-    assert "decoder/blocks.dtype" not in seen
+    observed = run(decoder(), {"": low, **patterns})
+    assert observed["decoder/blocks.1.norm2.dtype"] == "float32"
+    assert observed["decoder/blocks.0.attention.qkv.dtype"] == observed["decoder/blocks.0.down.dtype"] == "bfloat16"
+    assert observed["decoder/model.dtype"] == "bfloat16"
+    assert "decoder/blocks.dtype" not in observed
     with pytest.raises(AmpFailure, match=r"blocks\.0\.norm1 \(LayerNorm\) returned float32"):
         run(decoder(), {"blocks*.down": low, "*norm?": low})
     with pytest.raises(ValueError, match=r"of 1 modules named 'block\?' none returned a floating tensor"):
@@ -171,14 +171,14 @@ def places(form: str, **expected: torch.dtype) -> dict[str | int, torch.dtype]:
 @pytest.mark.parametrize("form", FORMS)
 def test_each_output_has_a_dtype_of_its_own(form: str) -> None:
     stated = {"": places(form, loss=WIDE, logits=LOW, states_0=WIDE, states_1=LOW)}
-    seen = run(several(form), stated)
-    assert [*seen.values()] == ["float32", "bfloat16", "float32", "bfloat16"]
-    assert f"several/model[{'0' if form in ('tuple', 'list') else 'loss'}].dtype" in seen
+    observed = run(several(form), stated)
+    assert [*observed.values()] == ["float32", "bfloat16", "float32", "bfloat16"]
+    assert f"several/model[{'0' if form in ('tuple', 'list') else 'loss'}].dtype" in observed
 
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(
-    ("name", "wrong", "found"),
+    ("name", "wrong", "actual"),
     [
         ("loss", LOW, "float32"),
         ("logits", WIDE, "bfloat16"),
@@ -186,16 +186,16 @@ def test_each_output_has_a_dtype_of_its_own(form: str) -> None:
         ("states", LOW, "float32"),
     ],
 )
-def test_another_dtype_of_one_output_is_named(form: str, name: str, wrong: torch.dtype, found: str) -> None:
+def test_another_dtype_of_one_output_is_named(form: str, name: str, wrong: torch.dtype, actual: str) -> None:
     place = str(*places(form, **{name: wrong})) + (".0" if name == "states" else "")
-    with pytest.raises(AmpFailure, match=rf"output {place} of the model \(Several\) is {found} under .*should be"):
+    with pytest.raises(AmpFailure, match=rf"output {place} of the model \(Several\) is {actual} under .*should be"):
         run(several(form), {"": places(form, **{name: wrong}), "linear": LOW})
 
 
 def test_outputs_by_pattern_and_the_rest_of_them() -> None:
     """A place precedes patterns and its container; a winner is no floating-point tensor, and has no dtype to state."""
-    seen = run(several("dict"), {"": {"*": WIDE, "states": WIDE, "states.1": LOW, "logits": LOW}})
-    assert len(seen) == 4
+    observed = run(several("dict"), {"": {"*": WIDE, "states": WIDE, "states.1": LOW, "logits": LOW}})
+    assert len(observed) == 4
     assert run(several("dict"), {"*": {"loss": WIDE}}) == {"several/model[loss].dtype": "float32"}
 
 

@@ -28,18 +28,18 @@ def run(
     case: Case, device: Device = CPU, precision: Precision = BF16, *, tolerance: float | None = None, scale: float = 1.0
 ) -> Noted:
     """Check on one thread, as the plugin does; return the observations."""
-    seen = Noted()
+    observed = Noted()
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        check_gradients(case, Conditions(device, precision, 0, scale), seen.observe, tolerance=tolerance)
+        check_gradients(case, Conditions(device, precision, 0, scale), observed.observe, tolerance=tolerance)
     finally:
         torch.set_num_threads(threads)
-    for facts in seen.facts.values():
+    for facts in observed.facts.values():
         assert facts["kind"] in ("error", "ratio", "count", "state")
         assert facts["kind"] == "state" or facts["unit"]
         assert facts.get("allowed") is None or math.isfinite(facts["allowed"])
-    return seen
+    return observed
 
 
 def failure(case: Case, device: Device, precision: Precision = BF16) -> str:
@@ -90,15 +90,15 @@ def test_code_that_asks_for_autocast(loss: Callable[[nn.Module, Tensor], Tensor]
 
 @pytest.mark.parametrize("precision", [BF16, FP16], ids=lambda precision: precision.name)
 def test_what_is_observed(precision: Precision) -> None:
-    seen = run(mlp(), precision=precision)
-    assert {"mlp/output.loss", "mlp/output.logits", "mlp/0.weight", "mlp/5.bias", "mlp/input.inputs"} <= seen.keys()
-    assert precision.u / 10 < seen["mlp/0.weight"] < 4 * precision.u
-    assert seen["mlp/summary.equal"] == 1.0
-    assert seen["mlp/summary.distance"] == 0.0
-    assert seen["mlp/summary.excess"] <= 1.01
-    assert seen["mlp/summary.agreement"] >= 0.99
-    assert 0.1 < seen["mlp/summary.fp32"] < 1
-    assert seen.facts["mlp/summary.fp32"]["allowed"] == 1
+    observed = run(mlp(), precision=precision)
+    assert {"mlp/output.loss", "mlp/output.logits", "mlp/0.weight", "mlp/5.bias", "mlp/input.inputs"} <= observed.keys()
+    assert precision.u / 10 < observed["mlp/0.weight"] < 4 * precision.u
+    assert observed["mlp/summary.equal"] == 1.0
+    assert observed["mlp/summary.distance"] == 0.0
+    assert observed["mlp/summary.excess"] <= 1.01
+    assert observed["mlp/summary.agreement"] >= 0.99
+    assert 0.1 < observed["mlp/summary.fp32"] < 1
+    assert observed.facts["mlp/summary.fp32"]["allowed"] == 1
 
 
 LOW = {
@@ -185,8 +185,8 @@ def test_a_hollow_buffer() -> None:
             self.register_buffer("seen", torch.zeros(100))
 
         def forward(self, x: Tensor) -> Tensor:
-            seen = self.get_buffer("seen")
-            seen.copy_(f.hardtanh(1 + torch.arange(100, dtype=seen.dtype) / 64 + 2.0**-13, 0, 10))
+            observed = self.get_buffer("seen")
+            observed.copy_(f.hardtanh(1 + torch.arange(100, dtype=observed.dtype) / 64 + 2.0**-13, 0, 10))
             return self.layer(x)  # type: ignore[no-any-return]
 
     def rounded(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -258,15 +258,15 @@ def test_frozen_and_unused_parameters_have_no_gradients() -> None:
             return self.used(self.frozen(x))  # type: ignore[no-any-return]
 
     case = Case("odd", Odd, lambda: torch.randn(3, 8), lambda model, x: model(x).float().square().mean())
-    seen = run(case)
-    assert "odd/used.weight" in seen
-    assert not [name for name in seen if "frozen" in name or "unused" in name]
+    observed = run(case)
+    assert "odd/used.weight" in observed
+    assert not [name for name in observed if "frozen" in name or "unused" in name]
 
 
 def test_a_gradient_that_vanishes_is_measured_by_the_others() -> None:
     """Bias before BatchNorm: its exact gradient is zero, its real one is noise."""
-    seen = run(cnn())
-    assert seen["cnn/0.bias"] < 0.1
+    observed = run(cnn())
+    assert observed["cnn/0.bias"] < 0.1
 
 
 def test_a_gradient_that_is_zero_in_all_but_float64s_rounding_may_be_zero() -> None:
@@ -318,8 +318,8 @@ def test_a_case_beyond_the_range_is_told_so() -> None:
 
 def test_the_loss_scale_steps_back_until_gradients_are_finite() -> None:
     case = Case("steep", lambda: nn.Linear(8, 4), lambda: torch.ones(3, 8), lambda m, x: m(x).float().sum() * 16)
-    found = prediction.predict(case, case.realise(), CPU, FP16, seed=0)
-    assert found.loss_scale == 2.0**16 / 4**3
+    actual = prediction.predict(case, case.realise(), CPU, FP16, seed=0)
+    assert actual.loss_scale == 2.0**16 / 4**3
     assert prediction.predict(case, case.realise(), CPU, BF16, seed=0).loss_scale == 1.0
 
 
@@ -369,9 +369,9 @@ def test_parameters_without_a_gradient_are_counted() -> None:
             y: Tensor = self.used(x)
             return y
 
-    seen = Noted()
+    observed = Noted()
     case = Case("unused", Unused, lambda: torch.randn(32, 16), lambda m, x: m(x).float().square().mean())
-    check_gradients(case, Conditions(CPU, BF16, 0, 1.0), seen.observe, tolerance=None)
-    counts = {name: value for name, value in seen.items() if seen.facts[name]["kind"] == "count"}
+    check_gradients(case, Conditions(CPU, BF16, 0, 1.0), observed.observe, tolerance=None)
+    counts = {name: value for name, value in observed.items() if observed.facts[name]["kind"] == "count"}
     assert counts == {"unused/summary.without_gradient": 2}
-    assert seen.facts["unused/summary.without_gradient"] == {"kind": "count", "unit": "parameters"}
+    assert observed.facts["unused/summary.without_gradient"] == {"kind": "count", "unit": "parameters"}

@@ -37,9 +37,9 @@ def _at_a_step() -> Case:
 
 
 def _run(case: Case, seed: int) -> dict[str, float]:
-    seen = Noted()
-    check_gradients(case, Conditions(find_device("cpu"), BF16, seed), seen.observe)
-    return seen
+    observed = Noted()
+    check_gradients(case, Conditions(find_device("cpu"), BF16, seed), observed.observe)
+    return observed
 
 
 def test_a_draw_at_a_kink_is_judged_by_other_numbers() -> None:
@@ -47,9 +47,9 @@ def test_a_draw_at_a_kink_is_judged_by_other_numbers() -> None:
     case = _at_a_step()
     near = [bool(case.realise(seed=seed).batch[0, 1] < 2) for seed in range(60)]
     alone = next(seed for seed in range(58) if near[seed : seed + 3] == [True, False, False])
-    seen = _run(case, alone)
-    assert seen["at a step/summary.redrawn"] == 1
-    assert seen["at a step/summary.equal"] == 1
+    observed = _run(case, alone)
+    assert observed["at a step/summary.redrawn"] == 1
+    assert observed["at a step/summary.equal"] == 1
     assert "at a step/summary.redrawn" not in _run(case, alone + 1)
     often = next(seed for seed in range(58) if near[seed : seed + 2] == [True, True])
     with pytest.raises(AmpFailure, match=r"the predicted rounding loses \d+% of the"):

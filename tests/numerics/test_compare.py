@@ -75,9 +75,9 @@ def drawn(
         raise AssertionError
 
     where = Conditions(find_device("cpu"), BF16, tolerance_scale=scale)
-    found = confirmed(bad, mlp(), where, step, limit=tolerance.EXCESS, certain=tolerance.CERTAIN)
+    actual = confirmed(bad, mlp(), where, step, limit=tolerance.EXCESS, certain=tolerance.CERTAIN)
     assert left == []
-    return [each.name for each in found]
+    return [tensor.name for tensor in actual]
 
 
 def test_what_is_beyond_doubt_is_not_drawn_again(monkeypatch: pytest.MonkeyPatch) -> None:

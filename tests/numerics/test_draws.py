@@ -154,8 +154,8 @@ def test_draw_that_was_not_recorded_is_named_and_not_judged() -> None:
     """A model that draws only in float32: values that a step in mixed precision did not draw cannot be replayed."""
 
     def noise(x: Tensor) -> Tensor:
-        kept = f.dropout(x, 0.1)
-        return kept + torch.randn(32) if x.dtype == torch.float32 else kept
+        retained = f.dropout(x, 0.1)
+        return retained + torch.randn(32) if x.dtype == torch.float32 else retained
 
     with pytest.warns(NotReplayed, match=r"aten::randn draws other random numbers in another dtype"):
         values = run(case_of(noise))

@@ -34,9 +34,9 @@ def test_my_model(amp):
     )
     result = project.here("--amp-device=cpu", "--amp-record=new.json")
     result.assert_outcomes(passed=2)
-    seen = project.observed("new.json")
-    assert seen["project/cpu/bf16/test_it::test_my_model/0.dtype"] == "bfloat16"
-    assert 0 < seen["project/cpu/fp16/test_it::test_my_model/0.weight"] < 0.002
+    observed = project.observed("new.json")
+    assert observed["project/cpu/bf16/test_it::test_my_model/0.dtype"] == "bfloat16"
+    assert 0 < observed["project/cpu/fp16/test_it::test_my_model/0.weight"] < 0.002
 
 
 def test_a_case_has_the_name_that_it_is_given(project: Project) -> None:
@@ -61,12 +61,12 @@ def test_it(amp):
     amp.check_gradients(amp.case(build, batch, loss))
 """
     project.write(model=MODEL, test_it=test)
-    seen = []
+    observed = []
     for name, seed in (("a.json", "1"), ("b.json", "1"), ("c.json", "2")):
         project.here("--amp-device=cpu", f"--amp-seed={seed}", f"--amp-record={name}").assert_outcomes(passed=2)
-        seen.append(project.observed(name))
-    assert seen[0] == seen[1]
-    assert seen[0] != seen[2]
+        observed.append(project.observed(name))
+    assert observed[0] == observed[1]
+    assert observed[0] != observed[2]
 
 
 def test_tolerances(project: Project) -> None:

@@ -45,11 +45,11 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
 def test_it_gives_what_autocast_gives(name: str, dtype: torch.dtype) -> None:
     x = torch.randn(6, 6)
     with torch.autocast("cpu", dtype):
-        wanted = FUNCTIONS[name](x)
+        expected = FUNCTIONS[name](x)
     with by_hand(dtype):
-        made = FUNCTIONS[name](x)
-    assert made.dtype == wanted.dtype
-    assert torch.equal(made, wanted)
+        result = FUNCTIONS[name](x)
+    assert result.dtype == expected.dtype
+    assert torch.equal(result, expected)
 
 
 def registered(name: str, kernel: Callable[..., Tensor]) -> Any:
@@ -97,16 +97,16 @@ def test_it_stands_for_a_region() -> None:
 
 
 def test_questions_are_noted() -> None:
-    with asked_for_autocast() as asked:
+    with asked_for_autocast() as queries:
         torch.ones(2, 2) @ torch.ones(2, 2)
-        assert not asked
+        assert not queries
         assert torch.is_autocast_enabled("cpu") is False
-        assert asked == ["is_autocast_enabled"]
+        assert queries == ["is_autocast_enabled"]
         with torch.autocast("cpu", torch.float16):
             assert torch.get_autocast_dtype("cpu") == torch.float16
-    asked.clear()
+    queries.clear()
     torch.is_autocast_enabled("cpu")
-    assert not asked
+    assert not queries
 
 
 def test_outside_a_region_nothing_is_cast() -> None:
@@ -169,15 +169,15 @@ def test_an_exception_leaves_nothing_behind() -> None:
 def test_it_follows_the_rules_of_other_devices(device: str, dtype: torch.dtype) -> None:
     """Compare the dtypes of a chain of operators, on devices that need no hardware."""
     fake = find_device(device)
-    found: list[list[torch.dtype]] = []
+    actual: list[list[torch.dtype]] = []
     for region in (contextlib.nullcontext(), hand_cast(fake.type)):
         with fake.tensors():
             x, weight = (torch.empty(8, 8, device=fake.torch_device) for _ in range(2))
             with fake.autocast(dtype), region:
-                found.append([tensor.dtype for tensor in _chain(x, weight)])
-    assert found[0] == found[1]
-    assert found[0][0] == dtype
-    assert torch.float32 in found[0]
+                actual.append([tensor.dtype for tensor in _chain(x, weight)])
+    assert actual[0] == actual[1]
+    assert actual[0][0] == dtype
+    assert torch.float32 in actual[0]
 
 
 def _chain(x: Tensor, weight: Tensor) -> Iterator[Tensor]:

@@ -52,10 +52,10 @@ def case(loss: Loss, batch: Callable[[], Tensor] = rows_with_zeros, bias: bool =
     return Case("planted", lambda: nn.Sequential(nn.Linear(8, 8, bias=bias)), batch, loss)
 
 
-def origin(made: Case, precision: Precision = FP16, **options: Any) -> Origin | None:
+def origin(result: Case, precision: Precision = FP16, **options: Any) -> Origin | None:
     return origin_in_step(
-        made,
-        made.realise(seed=0),
+        result,
+        result.realise(seed=0),
         CPU.torch_device,
         lambda: CPU.autocast(precision.dtype),
         seed=0,
@@ -139,12 +139,12 @@ PLANTED: dict[str, tuple[Loss, str, str, str, str]] = {
 @pytest.mark.parametrize("name", PLANTED)
 def test_operator_line_and_reason_are_named(name: str) -> None:
     loss, operator, mark, what, why = PLANTED[name]
-    found = origin(case(loss))
-    assert found is not None
-    assert (found.operator, found.module, found.direction) == (operator, "the loss", Direction.FORWARD)
-    assert found.line == f"tests/numerics/{line(mark)}"
-    assert re.search(what, found.what), found.what
-    assert why in found.likely
+    actual = origin(case(loss))
+    assert actual is not None
+    assert (actual.operator, actual.module, actual.direction) == (operator, "the loss", Direction.FORWARD)
+    assert actual.line == f"tests/numerics/{line(mark)}"
+    assert re.search(what, actual.what), actual.what
+    assert why in actual.likely
     assert origin(case(loss), BF16) is None
 
 
@@ -169,11 +169,11 @@ def test_backward_operator_has_the_line_of_its_forward_pass() -> None:
     def steep(model: nn.Module, x: Tensor) -> Tensor:
         return wide(model(x)).mul(1e9).sum()  # steep
 
-    found = origin(case(steep))
-    assert found is not None
-    assert found.operator == "cast (of ToCopy)"
-    assert found.direction is Direction.BACKWARD
-    assert "overflow: up to 1e+09" in found.what
+    actual = origin(case(steep))
+    assert actual is not None
+    assert actual.operator == "cast (of ToCopy)"
+    assert actual.direction is Direction.BACKWARD
+    assert "overflow: up to 1e+09" in actual.what
     trace = predicted.trace(case(steep), Conditions(CPU, FP16))
     assert trace.rows[-1].direction == "backward"
     assert trace.rows[-1].operator == "aten::_to_copy"
@@ -188,14 +188,14 @@ class Root(nn.Module):
 
 
 def test_step_that_is_not_finite_in_float32_is_explained() -> None:
-    made = Case(
+    result = Case(
         "root",
         lambda: nn.Sequential(nn.Linear(8, 8, bias=False), Root()),
         lambda: torch.zeros(3, 8),
         lambda m, x: m(x).sum(),
     )
     with pytest.raises(AmpFailure, match="root is not finite in float32, without autocast") as raised:
-        run(made)
+        run(result)
     assert f"div (of Sqrt) in 1 (Root), backward pass, at tests/numerics/{line('root')}" in str(raised.value)
     assert "a quotient by 0" in str(raised.value)
     assert "x.float()" not in str(raised.value)
@@ -208,9 +208,9 @@ def test_infinities_that_float32_has_too_are_not_taken_for_the_origin() -> None:
         logs = torch.log(torch.zeros(1)).exp()
         return wide((chances * 0 + 12).to(y.dtype).exp()).mean() + logs.sum()  # late
 
-    found = origin(case(hidden))
-    assert found is not None
-    assert (found.operator, found.line) == ("exp", f"tests/numerics/{line('late')}")
+    actual = origin(case(hidden))
+    assert actual is not None
+    assert (actual.operator, actual.line) == ("exp", f"tests/numerics/{line('late')}")
 
 
 def test_overflow_that_is_bent_back_is_told_only_if_asked() -> None:
@@ -219,9 +219,9 @@ def test_overflow_that_is_bent_back_is_told_only_if_asked() -> None:
         return wide(y * torch.rsqrt((y * y).mean(-1, keepdim=True) + 1e-3).to(y.dtype)).mean()  # square
 
     assert origin(case(normed)) is None
-    found = origin(case(normed), hidden=True)
-    assert found is not None
-    assert (found.operator, found.line) == ("mul", f"tests/numerics/{line('square')}")
+    actual = origin(case(normed), hidden=True)
+    assert actual is not None
+    assert (actual.operator, actual.line) == ("mul", f"tests/numerics/{line('square')}")
     assert origin(case(normed), BF16, hidden=True) is None
 
 
@@ -240,9 +240,9 @@ class Steep(torch.autograd.Function):
 
 
 def test_backward_pass_in_python_has_its_own_line() -> None:
-    found = origin(case(lambda model, x: wide(Steep.apply(model(x))).mean()))  # type: ignore[no-untyped-call]
-    assert found is not None
-    assert (found.operator, found.line) == ("mul (of Steep)", f"tests/numerics/{line('custom')}")
+    actual = origin(case(lambda model, x: wide(Steep.apply(model(x))).mean()))  # type: ignore[no-untyped-call]
+    assert actual is not None
+    assert (actual.operator, actual.line) == ("mul (of Steep)", f"tests/numerics/{line('custom')}")
 
 
 class Recomputed(nn.Module):
@@ -263,10 +263,10 @@ class Recomputed(nn.Module):
 
 
 def test_checkpoints_have_the_line_that_is_recomputed() -> None:
-    found = origin(Case("recomputed", Recomputed, lambda: torch.randn(4, 8), lambda m, x: m(x).mean()))
-    assert found is not None
-    assert found.direction is Direction.BACKWARD
-    assert found.module == "the model (Recomputed)"
+    actual = origin(Case("recomputed", Recomputed, lambda: torch.randn(4, 8), lambda m, x: m(x).mean()))
+    assert actual is not None
+    assert actual.direction is Direction.BACKWARD
+    assert actual.module == "the model (Recomputed)"
 
 
 class Refusing(nn.Module):
@@ -281,15 +281,15 @@ class Refusing(nn.Module):
 
 
 def test_model_that_raises_at_an_infinity_has_an_origin() -> None:
-    made = Case(
+    result = Case(
         "refusing",
         lambda: nn.Sequential(nn.Linear(8, 8), Refusing()),
         lambda: torch.randn(4, 8),
         lambda model, x: model(x).mean(),
     )
-    found = origin(made)
-    assert found is not None
-    assert (found.module, found.line) == ("1 (Refusing)", f"tests/numerics/{line('refused')}")
+    actual = origin(result)
+    assert actual is not None
+    assert (actual.module, actual.line) == ("1 (Refusing)", f"tests/numerics/{line('refused')}")
 
 
 def test_infinity_that_only_autocast_makes_is_named() -> None:
@@ -299,11 +299,11 @@ def test_infinity_that_only_autocast_makes_is_named() -> None:
             output.register_hook(lambda gradient: gradient / 0)
         return output
 
-    made = Case(
+    result = Case(
         "broken", lambda: nn.Linear(8, 8), lambda: torch.randn(4, 8), lambda m, x: torch.relu(m(x)).float().sum()
     )
     with pytest.raises(AmpFailure, match="is not finite") as raised:
-        run(made, broken("relu", spoilt), precision=BF16)
+        run(result, broken("relu", spoilt), precision=BF16)
     assert re.search(r"likely +div \(of \w+\) in the loss, backward pass, .* a quotient by 0", str(raised.value))
 
 

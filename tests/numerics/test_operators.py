@@ -31,8 +31,8 @@ def test_an_overflow_that_is_predicted_leaves_the_rest_to_be_judged() -> None:
     assert healthy.excess["result"] == pytest.approx(1.0, abs=0.01)
 
     def coarse(original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        made = original(*args, **kwargs)
-        return made * 1.01 if made.dtype == torch.float16 else made
+        result = original(*args, **kwargs)
+        return result * 1.01 if result.dtype == torch.float16 else result
 
     with kernel("exp", coarse):
         broken = measure_operator("exp", torch.exp, [_exponentials()], WHERE)
@@ -41,8 +41,8 @@ def test_an_overflow_that_is_predicted_leaves_the_rest_to_be_judged() -> None:
 
 def test_another_overflow_than_predicted_is_beyond_any_bound() -> None:
     def loses_one(original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        made = original(*args, **kwargs)
-        return made.index_fill(0, torch.tensor([7]), math.inf) if made.dtype == torch.float16 else made
+        result = original(*args, **kwargs)
+        return result.index_fill(0, torch.tensor([7]), math.inf) if result.dtype == torch.float16 else result
 
     with kernel("exp", loses_one):
         broken = measure_operator("exp", torch.exp, [_exponentials()], WHERE)

@@ -10,8 +10,8 @@ from pytest_amp.numerics.step import Step
 
 def _put(value: float) -> Step:
     """Call ``put_``, which has no order of its own, on a CPU either."""
-    made = torch.zeros(4).put_(torch.tensor([1]), torch.tensor([value]))
-    return Step({"y": made}, {}, {}, {}, 1.0)
+    result = torch.zeros(4).put_(torch.tensor([1]), torch.tensor([value]))
+    return Step({"y": result}, {}, {}, {}, 1.0)
 
 
 def _sum(value: float) -> Step:

@@ -30,9 +30,9 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 def run(
     case: Case, precision: Precision = BF16, *, scale: float = 1.0, seed: int = 0, device: Device = CPU
 ) -> dict[str, float]:
-    seen = Noted()
-    check_gradients(case, Conditions(device, precision, seed, scale), seen.observe)
-    return seen
+    observed = Noted()
+    check_gradients(case, Conditions(device, precision, seed, scale), observed.observe)
+    return observed
 
 
 def low(*tensors: Any) -> bool:
@@ -96,8 +96,8 @@ def test_a_mean_that_vanishes_has_no_error_of_its_own() -> None:
     """The mean of a normalised tensor, as in nn.Transformer, is the float32 rounding of zero."""
 
     def loss(model: nn.Module, x: Tensor) -> Tensor:
-        made = model(x)
-        return (made.float() * torch.linspace(-1, 1, made.numel()).view_as(made)).square().mean()  # type: ignore[no-any-return]
+        result = model(x)
+        return (result.float() * torch.linspace(-1, 1, result.numel()).view_as(result)).square().mean()  # type: ignore[no-any-return]
 
     def build() -> nn.Module:
         return nn.Sequential(
@@ -273,6 +273,6 @@ def test_bounds_are_those_that_the_docs_derive() -> None:
 
 def test_trace_and_its_title() -> None:
     for precision in (BF16, FP16):
-        made = predicted.trace(mlp(), Conditions(CPU, precision))
-        assert made.title == f"mlp under autocast(cpu, {precision.dtype_name})"
-        assert min(made.signatures().values()) > 0.98
+        result = predicted.trace(mlp(), Conditions(CPU, precision))
+        assert result.title == f"mlp under autocast(cpu, {precision.dtype_name})"
+        assert min(result.signatures().values()) > 0.98

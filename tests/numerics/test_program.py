@@ -93,8 +93,8 @@ def test_rounding_of_the_models_own_is_none_of_its_program(function: Any, precis
 
 
 def test_difference_below_the_rounding_is_observed() -> None:
-    seen = run(case_of(slightly_tilted))
-    assert 5e-5 < float(seen["between/summary.own_error"]) < 5e-4
+    observed = run(case_of(slightly_tilted))
+    assert 5e-5 < float(observed["between/summary.own_error"]) < 5e-4
 
 
 def test_nothing_is_said_behind_operators_that_no_model_follows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,5 +102,5 @@ def test_nothing_is_said_behind_operators_that_no_model_follows(monkeypatch: pyt
         """Stand in for a step that the oracle cannot follow without rounding."""
 
     monkeypatch.setattr(program, "_without_rounding", forget)
-    seen = run(case_of(slightly_tilted))
-    assert "between/summary.own_error" not in seen
+    observed = run(case_of(slightly_tilted))
+    assert "between/summary.own_error" not in observed

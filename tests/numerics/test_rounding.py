@@ -36,9 +36,9 @@ def ignored(name: str, value: Any, /, **facts: Any) -> None:
 @pytest.mark.parametrize("precision", [BF16, FP16], ids=lambda precision: precision.name)
 @pytest.mark.parametrize("length", [64, 2048])
 def test_a_product_is_rounded_once(precision: Precision, length: int) -> None:
-    found = measure_roundings(f.linear, arguments(length), Conditions(CPU, precision))
-    assert found.forward == pytest.approx(1.0, abs=0.02)
-    assert found.gradients == pytest.approx((1.0, 1.0, 1.0), abs=0.02)
+    actual = measure_roundings(f.linear, arguments(length), Conditions(CPU, precision))
+    assert actual.forward == pytest.approx(1.0, abs=0.02)
+    assert actual.gradients == pytest.approx((1.0, 1.0, 1.0), abs=0.02)
 
 
 def chunked(_func: Callable[..., Any], args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Any:
@@ -71,8 +71,8 @@ def test_rounded_sums_fail_and_grow_with_the_length() -> None:
 
 
 def test_an_exact_gradient_makes_no_rounding() -> None:
-    found = measure_roundings(torch.add, [torch.ones(4), torch.ones(4)], Conditions(CPU, BF16))
-    assert found.gradients == (0.0, 0.0)
+    actual = measure_roundings(torch.add, [torch.ones(4), torch.ones(4)], Conditions(CPU, BF16))
+    assert actual.gradients == (0.0, 0.0)
 
 
 def test_the_table() -> None:

@@ -28,18 +28,18 @@ CPU = find_device("cpu")
 
 def observed(precision: Precision, *, seed: int = 0, draws: int = 3, device: Device = CPU) -> dict[str, Observation]:
     """Return the errors that the check of an MLP observes, by name, whether it passes or not."""
-    seen = Noted()
+    observed = Noted()
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         with contextlib.suppress(AmpFailure):
-            check_gradients(mlp(), Conditions(device, precision, seed, draws=draws), seen.observe)
+            check_gradients(mlp(), Conditions(device, precision, seed, draws=draws), observed.observe)
     finally:
         torch.set_num_threads(threads)
     return {
         name: Observation(f"gradients/cpu/{precision.name}/{name}", value=value, **{**facts, "kind": Kind.ERROR})
-        for name, value in seen.items()
-        if (facts := seen.facts[name])["kind"] == "error"
+        for name, value in observed.items()
+        if (facts := observed.facts[name])["kind"] == "error"
     }
 
 
@@ -47,15 +47,15 @@ def test_the_errors_of_the_next_seeds() -> None:
     for precision in (BF16, FP16):
         first = observed(precision)
         for number in (0, 1):
-            others = observed(precision, seed=number + 1, draws=1)
-            assert {each.over_seeds for each in others.values()} == {None}
+            next_seed = observed(precision, seed=number + 1, draws=1)
+            assert {other.over_seeds for other in next_seed.values()} == {None}
             # The allowed distance from float32 is a different error for other values, and the summary is a share of it.
             names = [name for name in first if not name.endswith("summary.fp32")]
             assert len(names) > 5
             for name in names:
                 spread = first[name].over_seeds
                 assert spread is not None
-                assert spread[number] == others[name].value, name
+                assert spread[number] == next_seed[name].value, name
 
 
 def test_a_case_that_does_not_run_with_other_numbers_has_no_spread() -> None:
@@ -82,7 +82,7 @@ def test_all_runs_of_a_seed_draw_the_same_numbers_on_their_way() -> None:
 
     draws = other_draws(case, where, step)
     assert len(draws) == 2
-    for errors in (each for draw in draws for each in draw):
+    for errors in (errors for draw in draws for errors in draw):
         assert 1e-5 < max(errors.values()) < 0.05
 
 
@@ -117,19 +117,19 @@ def in_another_order(linear: Function, args: tuple[Any, ...], _kwargs: dict[str,
 
 @pytest.mark.parametrize("precision", [BF16, FP16], ids=lambda precision: precision.name)
 @pytest.mark.parametrize(
-    ("change", "seen"),
+    ("change", "errors"),
     [(added_up_low, True), (cast_twice, True), (in_another_order, False)],
-    ids=lambda each: getattr(each, "__name__", "worse" if each else "same"),
+    ids=lambda value: getattr(value, "__name__", "worse" if value else "same"),
 )
 def test_a_loss_of_precision_is_a_difference_and_another_order_of_sums_is_none(
-    precision: Precision, change: Replacement, *, seen: bool
+    precision: Precision, change: Replacement, *, errors: bool
 ) -> None:
     before, now = observed(precision), observed(precision, device=broken("linear", change))
     assert before.keys() == now.keys()
     verdicts = {name: compare(now[name], before[name]).verdict for name in now}
     worse = [name for name, verdict in verdicts.items() if verdict is Verdict.REGRESSED]
-    assert len(worse) >= 4 if seen else worse == []
-    assert Verdict.IMPROVED not in verdicts.values() or seen
+    assert len(worse) >= 4 if errors else worse == []
+    assert Verdict.IMPROVED not in verdicts.values() or errors
 
 
 def test_the_share_of_float32_does_not_jump_with_the_tensor_that_is_worst() -> None:

@@ -82,25 +82,25 @@ def call(model: nn.Module, batch: Inputs) -> Output:
 
 
 def test_keywords_in_and_a_dataclass_out() -> None:
-    seen = run(Case("model", Model, inputs, call))
+    observed = run(Case("model", Model, inputs, call))
     tensors = {"output.loss", "output.logits", "output.hidden.0", "first.weight", "first.bias", "input.x"}
-    assert {f"model/{name}" for name in tensors} <= seen.keys()
-    assert not any("frozen" in name or "cache" in name for name in seen)
-    assert seen["model/summary.equal"] == 1.0
+    assert {f"model/{name}" for name in tensors} <= observed.keys()
+    assert not any("frozen" in name or "cache" in name for name in observed)
+    assert observed["model/summary.equal"] == 1.0
 
 
 @pytest.mark.parametrize(
     "wrapped",
     [
-        lambda made: Answer(made.loss, made.logits),
-        lambda made: {"loss": made.loss, "more": {"logits": made.logits}, "none": None, "count": 3},
-        lambda made: {"task": made.loss, "penalty": made.logits.float().abs().mean()},
+        lambda result: Answer(result.loss, result.logits),
+        lambda result: {"loss": result.loss, "more": {"logits": result.logits}, "none": None, "count": 3},
+        lambda result: {"task": result.loss, "penalty": result.logits.float().abs().mean()},
     ],
     ids=["named tuple", "nested dict", "two losses"],
 )
 def test_what_a_loss_function_returns(wrapped: Callable[[Output], Any]) -> None:
-    seen = run(Case("model", Model, inputs, lambda model, batch: wrapped(call(model, batch))))
-    assert len([name for name in seen if name.startswith("model/output.")]) == 2
+    observed = run(Case("model", Model, inputs, lambda model, batch: wrapped(call(model, batch))))
+    assert len([name for name in observed if name.startswith("model/output.")]) == 2
 
 
 def test_a_batch_is_moved_whatever_holds_it() -> None:
@@ -188,16 +188,16 @@ class Transformed(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the transform's result, and the layer's own."""
-        made: Tensor = self.transform(self.layer, x) + self.layer(x)
-        return made
+        result: Tensor = self.transform(self.layer, x) + self.layer(x)
+        return result
 
 
 def dual(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     untyped: Any = forward_ad
     with untyped.dual_level():
         primal, tangent = untyped.unpack_dual(function(untyped.make_dual(x, torch.ones_like(x))))
-        made: Tensor = primal + tangent
-        return made
+        result: Tensor = primal + tangent
+        return result
 
 
 TRANSFORMS: dict[str, Callable[[Callable[[Tensor], Tensor], Tensor], Tensor]] = {
@@ -248,8 +248,8 @@ def test_a_lazy_module_that_stays_one_is_named() -> None:
 
         def forward(self, x: Tensor) -> Tensor:
             """Run one or two of them."""
-            made: Tensor = self.second(self.first(x)) if self.training else self.first(x)
-            return made
+            result: Tensor = self.second(self.first(x)) if self.training else self.first(x)
+            return result
 
     case = Case("half", Half, lambda: torch.randn(12, 16), lambda model, x: model(x).float().square().mean())
     with pytest.raises(Misuse, match=r"second\.weight is lazy"):

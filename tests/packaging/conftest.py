@@ -38,8 +38,8 @@ def _built(command: tuple[str, ...], factory: pytest.TempPathFactory, pattern: s
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    (found,) = folder.glob(pattern)
-    return found
+    (actual,) = folder.glob(pattern)
+    return actual
 
 
 @pytest.fixture(scope="session")

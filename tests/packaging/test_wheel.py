@@ -83,9 +83,9 @@ def test_a_wheel_from_the_source_distribution_is_the_wheel_from_the_checkout(
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-index", "--no-deps", "--no-build-isolation"]
     done = subprocess.run([*command, "--wheel-dir", str(tmp_path), str(sdist)], capture_output=True, check=False)
     assert done.returncode == 0, done.stderr
-    (found,) = tmp_path.glob("*.whl")
-    assert sorted(_names(found)) == sorted(_names(wheel))
-    assert found.read_bytes() == wheel.read_bytes()
+    (actual,) = tmp_path.glob("*.whl")
+    assert sorted(_names(actual)) == sorted(_names(wheel))
+    assert actual.read_bytes() == wheel.read_bytes()
 
 
 def _run(arguments: list[str], path: Path, cwd: Path) -> str:
@@ -137,13 +137,13 @@ def test_the_suites_observe_under_the_keys_of_the_checkout(where: str, unpacked:
 def test_the_command_of_the_wheel(program: str, unpacked: Path, tmp_path: Path) -> None:
     """Call the command by either name; the doctor tells how to run the suites of a wheel."""
     command = [str(unpacked / "bin" / program)] if program == "pytest-amp" else [sys.executable, "-m", "pytest_amp"]
-    for arguments, said in (
+    for arguments, output in (
         (["rules", "softmax.int", "--device=cuda"], "fp32_set_opt_dtype"),
         (["doctor"], "  pytest --pyargs pytest_amp.suites: "),
     ):
         done = _called([*command, *arguments], unpacked, tmp_path)
         assert (done.returncode, done.stderr) == (0, "")
-        assert said in done.stdout
+        assert output in done.stdout
 
 
 def test_a_calibration_writes_nothing_into_what_is_installed(unpacked: Path, tmp_path: Path) -> None:

@@ -168,7 +168,7 @@ def only_first_gradient_checked() -> None:
 )
 def skipped_step_resets_momentum() -> None:
     def step_or_reset(self: Any, optimizer: Any, state: Any, *args: Any, **kwargs: Any) -> Any:
-        if sum(found.item() for found in state["found_inf_per_device"].values()):
+        if sum(actual.item() for actual in state["found_inf_per_device"].values()):
             for values in optimizer.state.values():
                 for value in values.values():
                     if isinstance(value, torch.Tensor):

@@ -209,8 +209,8 @@ class EveryDropout(nn.Module):
         places = places[:, torch.randperm(places.shape[1], device=x.device)[:30]]
         hidden = places * torch.empty(len(x), 1, 1, device=x.device).bernoulli_(0.9).div_(0.9)
         for layer in self.layers:
-            kept = torch.rand(len(x), 1, 1, device=x.device) < 0.9
-            hidden = hidden + functional.selu(layer(hidden)) * kept / 0.9
+            retained = torch.rand(len(x), 1, 1, device=x.device) < 0.9
+            hidden = hidden + functional.selu(layer(hidden)) * retained / 0.9
         hidden = self.alpha(hidden) + self.features(hidden)
         on_the_cpu = torch.bernoulli(torch.full((16,), 0.98)).to(x.device)
         logits: Tensor = self.out((hidden * on_the_cpu).mean(1))

@@ -70,8 +70,8 @@ def table(runs: Mapping[str, list[Result]]) -> str:
     for model in MODELS:
         line = [f"`{model.name}`", LABELS.get(model.library, model.library), model.shows]
         for rows in runs.values():
-            own = [row for row in rows if row.model == model.name]
-            line += [cell(own), f"{sum(row.seconds for row in own):.0f}"]
+            rows_of_model = [row for row in rows if row.model == model.name]
+            line += [cell(rows_of_model), f"{sum(row.seconds for row in rows_of_model):.0f}"]
         lines.append(line)
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 

@@ -16,10 +16,10 @@ KEY = "rules/cpu/bf16/x"
 
 
 def verdict(now: Value, before: Value, kind: Kind = Kind.STATE, before_kind: Kind | None = None) -> Verdict:
-    found = compare(Observation(KEY, kind, now), Observation(KEY, before_kind or kind, before))
-    assert found.baseline == before or before != before  # noqa: PLR0124  # NaN
-    assert found.value is now
-    return found.verdict
+    actual = compare(Observation(KEY, kind, now), Observation(KEY, before_kind or kind, before))
+    assert actual.baseline == before or before != before  # noqa: PLR0124  # NaN
+    assert actual.value is now
+    return actual.verdict
 
 
 def test_exact_kinds() -> None:
@@ -123,7 +123,7 @@ def test_a_seed_that_is_not_told_is_another_and_a_scale_that_is_not_told_is_none
 @pytest.mark.parametrize("allowed", [(1.0, None), (None, 1.0), (1.0, math.inf), (1.0, 0.1), (0.1, 1.0)])
 def test_what_is_negligible_goes_by_the_larger_of_what_was_allowed(allowed: tuple[float | None, float | None]) -> None:
     none, some, more = (
-        [Observation(KEY, Kind.ERROR, value, allowed=each) for each in allowed] for value in (0.0, 0.04, 0.08)
+        [Observation(KEY, Kind.ERROR, value, allowed=limit) for limit in allowed] for value in (0.0, 0.04, 0.08)
     )
     assert compare(some[1], none[0]).verdict is Verdict.PASS
     assert compare(more[1], none[0]).verdict is Verdict.REGRESSED

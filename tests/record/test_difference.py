@@ -69,25 +69,25 @@ def files(tmp_path: Path) -> Files:
 def test_a_test_of_another_family_with_the_same_name_is_another() -> None:
     """Nothing of a family that the old record did not run is new, even if another family has a file of that name."""
     old, other = (Observation(f"{family}/cpu/bf16/x", Kind.COUNT, 1, test="t::t") for family in ("rules", "compile"))
-    found = difference(Record((old,)), Record((old, other)))
-    assert (found.observations, found.same, found.not_run_before) == ((), 1, 1)
-    found = difference(Record((old, other)), Record((old,)))
-    assert (found.observations, found.same, found.not_run) == ((), 1, 1)
+    actual = difference(Record((old,)), Record((old, other)))
+    assert (actual.observations, actual.same, actual.not_run_before) == ((), 1, 1)
+    actual = difference(Record((old, other)), Record((old,)))
+    assert (actual.observations, actual.same, actual.not_run) == ((), 1, 1)
 
 
 def test_what_it_became_in_its_own_run_does_not_count() -> None:
     """Verdicts of a record that was made with a baseline do not count."""
-    made = [
+    result = [
         Observation(f"rules/cpu/bf16/{verdict.value}", Kind.STATE, 1, verdict=verdict, baseline=2, test="t::t")
         for verdict in Verdict
     ]
-    found = difference(Record(tuple(made)), Record(tuple(made)))
-    assert (found.observations, found.same) == ((), len(Verdict))
+    actual = difference(Record(tuple(result)), Record(tuple(result)))
+    assert (actual.observations, actual.same) == ((), len(Verdict))
 
 
 def test_each_is_what_it_is() -> None:
-    found = difference(OLD, NEW)
-    keys = {verdict.value: [observation.key for observation in found.of(verdict)] for verdict in ORDER}
+    actual = difference(OLD, NEW)
+    keys = {verdict.value: [observation.key for observation in actual.of(verdict)] for verdict in ORDER}
     assert keys == {
         "failed": [],
         "regressed": ["gradients/cpu/bf16/grew"],
@@ -99,24 +99,24 @@ def test_each_is_what_it_is() -> None:
         "improved": ["gradients/cpu/bf16/shrank"],
         "fixed": [],
     }
-    assert (found.same, found.unjudged, found.not_run) == (2, 1, 2)
-    assert [observation.verdict for observation in found.observations] == sorted(
-        (observation.verdict for observation in found.observations), key=ORDER.index
+    assert (actual.same, actual.unjudged, actual.not_run) == (2, 1, 2)
+    assert [observation.verdict for observation in actual.observations] == sorted(
+        (observation.verdict for observation in actual.observations), key=ORDER.index
     )
-    assert list(found.provenance()) == [("devices.cpu.mkldnn", "True", "False"), ("torch", "2.13.0", "2.14.1")]
+    assert list(actual.provenance()) == [("devices.cpu.mkldnn", "True", "False"), ("torch", "2.13.0", "2.14.1")]
 
 
 def test_a_record_does_not_differ_from_itself() -> None:
-    found = difference(NEW, NEW)
-    assert (found.observations, found.same, found.not_run) == ((), 7, 0)
+    actual = difference(NEW, NEW)
+    assert (actual.observations, actual.same, actual.not_run) == ((), 7, 0)
 
 
 def test_errors_on_other_hardware_are_inconclusive_and_rules_are_not() -> None:
     other = Record(NEW.observations, {**NEW.provenance, "devices": {"cpu": {"cpu_capability": "AVX2"}}})
-    found = difference(OLD, other)
-    assert [o.key for o in found.of(Verdict.INCONCLUSIVE)] == ["gradients/cpu/bf16/grew", "gradients/cpu/bf16/shrank"]
-    assert found.unfair == {"cpu": "cpu: cpu_capability None before, AVX2 now"}
-    assert len(found.of(Verdict.CHANGED)) == 2
+    actual = difference(OLD, other)
+    assert [o.key for o in actual.of(Verdict.INCONCLUSIVE)] == ["gradients/cpu/bf16/grew", "gradients/cpu/bf16/shrank"]
+    assert actual.unfair == {"cpu": "cpu: cpu_capability None before, AVX2 now"}
+    assert len(actual.of(Verdict.CHANGED)) == 2
 
 
 COUNTS = "2 same, 1 regressed, 2 changed, 1 gone, 1 new, 1 improved, 1 only recorded, 2 not run in the new one"
@@ -252,7 +252,9 @@ def test_tests_that_fail_and_that_pass_again() -> None:
     assert failed.value == "fails: AmpFailure: mm does not cast"
     assert difference(healthy, ill).not_run == 1
     back = difference(ill, healthy)
-    assert [(each.key, each.verdict, each.value) for each in back.observations] == [(MM, Verdict.IMPROVED, "passes")]
+    assert [(observation.key, observation.verdict, observation.value) for observation in back.observations] == [
+        (MM, Verdict.IMPROVED, "passes")
+    ]
     assert back.not_run_before == 1
     both = difference(ill, ill)
     assert (both.observations, both.failed_in_both) == ((), 1)
@@ -269,7 +271,7 @@ def test_only_what_ran_whole_can_have_gone() -> None:
     part = Record(old.observations[:1], ran={})
     whole = Record(old.observations[:1], ran={"cpu-bf16 rules": (TEST,)})
     assert (difference(old, part).observations, difference(old, part).not_run) == ((), 1)
-    assert [each.key for each in difference(old, whole).of(Verdict.GONE)] == ["rules/cpu/bf16/bmm"]
+    assert [observation.key for observation in difference(old, whole).of(Verdict.GONE)] == ["rules/cpu/bf16/bmm"]
 
 
 @pytest.mark.parametrize(
@@ -308,8 +310,11 @@ def test_what_cannot_be_compared_is_one_line(
 def test_dtypes_that_onednn_has_are_hardware(before: str | None, now: str, *, fair: bool) -> None:
     """Convolutions accumulate differently without its kernels; an older record lacks this fact, and is compared."""
     old, new = (
-        Record(each.observations, {**each.provenance, "devices": {"cpu": {} if known is None else {"onednn": known}}})
-        for each, known in ((OLD, before), (NEW, now))
+        Record(
+            provenance.observations,
+            {**provenance.provenance, "devices": {"cpu": {} if known is None else {"onednn": known}}},
+        )
+        for provenance, known in ((OLD, before), (NEW, now))
     )
     assert (difference(old, new).unfair == {}) is fair
 
@@ -318,6 +323,6 @@ def test_mended_fault_is_no_failure_of_a_test() -> None:
     """An expected failure that passes has a verdict of its own, which fails a comparison unless excepted."""
     fixed = Failure("rules/cpu/bf16/test_x::test_y", f"{FIXED}pytorch/pytorch#1 passes on cpu-bf16; remove the xfail")
     ran = {"cpu-bf16 rules": ("test_x::test_y",)}
-    found = difference(Record(OLD.observations, ran=ran), Record(OLD.observations, failures=(fixed,), ran=ran))
-    assert [each.verdict for each in found.observations] == [Verdict.FIXED]
+    actual = difference(Record(OLD.observations, ran=ran), Record(OLD.observations, failures=(fixed,), ran=ran))
+    assert [observation.verdict for observation in actual.observations] == [Verdict.FIXED]
     assert Verdict.FIXED in FAILING

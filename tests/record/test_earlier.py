@@ -18,17 +18,17 @@ def three(low: float, median: float, high: float) -> list[Observation]:
 
 @pytest.mark.parametrize("ends", [(1.5, 1.7), (1.6, 1.6)])
 def test_a_speedup_and_its_ends_are_one(ends: tuple[float, float]) -> None:
-    (found,) = upgraded(three(ends[0], 1.6, ends[1]), 1)
-    assert (found.key, found.value, found.interval, found.better) == (NAME, 1.6, ends, Better.HIGHER)
+    (actual,) = upgraded(three(ends[0], 1.6, ends[1]), 1)
+    assert (actual.key, actual.value, actual.interval, actual.better) == (NAME, 1.6, ends, Better.HIGHER)
 
 
 def test_ends_that_are_no_interval_stay_numbers_of_their_own() -> None:
     """Include runs without a result: NaN for an end, or the larger one first."""
     for low, high in ((1.7, 1.5), (float("nan"), 1.7)):
-        found = upgraded(three(low, 1.6, high), 1)
-        assert [each.key for each in found] == [NAME, f"{NAME}-low", f"{NAME}-high"]
-        assert {each.interval for each in found} == {None}
-    assert [each.key for each in upgraded(three(1.5, 1.6, 1.7)[:2], 1)] == [NAME, f"{NAME}-low"]
+        actual = upgraded(three(low, 1.6, high), 1)
+        assert [observation.key for observation in actual] == [NAME, f"{NAME}-low", f"{NAME}-high"]
+        assert {observation.interval for observation in actual} == {None}
+    assert [observation.key for observation in upgraded(three(1.5, 1.6, 1.7)[:2], 1)] == [NAME, f"{NAME}-low"]
 
 
 def test_an_operator_has_the_least_share_of_its_calls() -> None:
@@ -38,10 +38,10 @@ def test_an_operator_has_the_least_share_of_its_calls() -> None:
         ("add/64/add/forward", 1.0),
         ("add/128/add/forward", 0.7),
     )
-    made = [Observation(f"gradients/cpu/bf16/{call}.signature", Kind.RATIO, share) for call, share in shares]
-    found = {each.name: each.value for each in upgraded(made, 2)}
-    assert found == {"add/64/signature": 0.8, "add/128/signature": 0.7}
-    assert upgraded(made, 3) == tuple(made)
+    result = [Observation(f"gradients/cpu/bf16/{call}.signature", Kind.RATIO, share) for call, share in shares]
+    actual = {observation.name: observation.value for observation in upgraded(result, 2)}
+    assert actual == {"add/64/signature": 0.8, "add/128/signature": 0.7}
+    assert upgraded(result, 3) == tuple(result)
 
 
 def test_an_interval_of_one_point_is_read() -> None:

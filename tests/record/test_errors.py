@@ -13,15 +13,15 @@ from pytest_amp.report.difference import as_text
 KEY = "gradients/cpu/bf16/mlp/0.weight"
 
 
-def error(value: float, *others: float, allowed: float | None = None) -> Observation:
-    return Observation(KEY, Kind.ERROR, value, "relative L2", allowed, over_seeds=others or None)
+def error(value: float, *further: float, allowed: float | None = None) -> Observation:
+    return Observation(KEY, Kind.ERROR, value, "relative L2", allowed, over_seeds=further or None)
 
 
 def verdict(now: Observation, before: Observation) -> Verdict:
-    found = compare(now, before).verdict
+    actual = compare(now, before).verdict
     turned = {Verdict.REGRESSED: Verdict.IMPROVED, Verdict.IMPROVED: Verdict.REGRESSED}
-    assert compare(before, now).verdict is turned.get(found, found), "the other way about it is the other way about"
-    return found
+    assert compare(before, now).verdict is turned.get(actual, actual), "the other way about it is the other way about"
+    return actual
 
 
 @pytest.mark.parametrize(
@@ -77,9 +77,9 @@ def test_what_is_negligible_is_all_the_same() -> None:
     assert verdict(error(0.0, 0.0, 0.0), error(0.0, 0.0, 0.0)) is Verdict.PASS
 
 
-@pytest.mark.parametrize("others", [(), (0.002,)], ids=["a file before schema 4", "fewer seeds"])
-def test_without_the_same_seeds_a_fixed_ratio_decides(others: tuple[float, ...]) -> None:
-    before = error(0.0050, *others)
+@pytest.mark.parametrize("further", [(), (0.002,)], ids=["a file before schema 4", "fewer seeds"])
+def test_without_the_same_seeds_a_fixed_ratio_decides(further: tuple[float, ...]) -> None:
+    before = error(0.0050, *further)
     now = error(0.0090, 0.0076, 0.0088)
     assert verdict(now, before) is Verdict.REGRESSED
     assert moved(now, before) == "1.8 times that; allowed 1.5 times"
@@ -112,7 +112,7 @@ def test_the_page_says_that_a_record_has_one_seed() -> None:
 
 
 def drawn(source: random.Random, spread: float, shared: list[float]) -> list[float]:
-    return [math.exp(each + source.gauss(0, spread)) for each in shared]
+    return [math.exp(size + source.gauss(0, spread)) for size in shared]
 
 
 @pytest.mark.parametrize(

@@ -50,10 +50,10 @@ RECORD = Record(
 def test_round_trip(tmp_path: Path) -> None:
     path = tmp_path / "new.json"
     write_record(RECORD, path, replace=False)
-    found = read_record(path)
-    assert sorted(found.observations, key=lambda o: o.key) == sorted(RECORD.observations, key=lambda o: o.key)
-    assert (found.provenance, found.summary, found.complete) == (RECORD.provenance, RECORD.summary, False)
-    assert found.by_key()[KEY].value == "fp32"
+    actual = read_record(path)
+    assert sorted(actual.observations, key=lambda o: o.key) == sorted(RECORD.observations, key=lambda o: o.key)
+    assert (actual.provenance, actual.summary, actual.complete) == (RECORD.provenance, RECORD.summary, False)
+    assert actual.by_key()[KEY].value == "fp32"
 
 
 def test_a_line_for_each_observation_in_a_table_for_what_they_share(tmp_path: Path) -> None:
@@ -147,8 +147,8 @@ def test_a_value_that_was_in_a_file_is_the_same_value(value: Value) -> None:
     """Compare more strictly than Python: 1, 1.0 and True stay apart, NaN stays itself."""
     check_value(KEY, value)
     text = dumps(Record((Observation(KEY, Kind.STATE, value),)))
-    (found,) = parsed(text).observations
-    assert canonical(found.value) == canonical(value)
+    (actual,) = parsed(text).observations
+    assert canonical(actual.value) == canonical(value)
 
 
 @pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan")])
@@ -159,8 +159,8 @@ def test_what_is_not_finite_is_text(tmp_path: Path, value: float) -> None:
     )
     write_record(record, path, replace=False)
     json.loads(path.read_text(encoding="utf-8"), parse_constant=pytest.fail)
-    (found,) = read_record(path).observations
-    assert (found.value, str(found.allowed)) == (str(value), str(value))
+    (actual,) = read_record(path).observations
+    assert (actual.value, str(actual.allowed)) == (str(value), str(value))
 
 
 def test_a_lone_surrogate_does_not_lose_the_run(tmp_path: Path) -> None:

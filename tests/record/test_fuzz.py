@@ -64,11 +64,11 @@ def _read(path: Any, data: bytes) -> None:
     assert len(problem.splitlines()) == (1 if problem else 0)
     assert problem.startswith(str(path)) or not problem
     assert as_text(record)
-    for found in (difference(RECORD, record), difference(record, RECORD)):
-        assert reports.as_text(found)
-        assert reports.as_markdown(found)
-        assert json.loads(reports.as_json(found))
-        assert of_difference(found).endswith("</html>\n")
+    for actual in (difference(RECORD, record), difference(record, RECORD)):
+        assert reports.as_text(actual)
+        assert reports.as_markdown(actual)
+        assert json.loads(reports.as_json(actual))
+        assert of_difference(actual).endswith("</html>\n")
     history = trend([RECORD, record, RECORD])
     assert trends.as_text(history)
     assert trends.as_markdown(history)

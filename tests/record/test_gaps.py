@@ -58,8 +58,8 @@ def test_comparison_with_a_gap_fails_and_says_why(
     """Finding no difference in nothing proves nothing: fail by default, with an exception for each gap."""
     old, new, says = GAPS[name]
     files = [str(tmp_path / "old.json"), str(tmp_path / "new.json")]
-    for file, each in zip(files, (old, new), strict=True):
-        write_record(each, Path(file), replace=False)
+    for file, content in zip(files, (old, new), strict=True):
+        write_record(content, Path(file), replace=False)
     assert cli.main(["diff", *files, f"--format={form}"]) == 1
     assert says in capsys.readouterr().out
     gaps = [f"-{gap.value}" for gap in difference(old, new).gaps]
@@ -70,7 +70,7 @@ def test_comparison_with_a_gap_fails_and_says_why(
 
 def test_a_history_fails_on_a_gap_of_its_last_step(tmp_path: Path) -> None:
     files = [str(tmp_path / f"{number}.json") for number in range(3)]
-    for file, each in zip(files, (_of(["cpu/bf16"]), _of(["cpu/bf16"]), _of(["cpu/fp16"])), strict=True):
-        write_record(each, Path(file), replace=False)
+    for file, content in zip(files, (_of(["cpu/bf16"]), _of(["cpu/bf16"]), _of(["cpu/fp16"])), strict=True):
+        write_record(content, Path(file), replace=False)
     assert cli.main(["diff", *files]) == 1
     assert cli.main(["diff", *files[:2], files[0]]) == 0

@@ -36,8 +36,8 @@ def test_it(amp, n):
 
 def command(*arguments: str) -> list[str]:
     plugin = [] if INSTALLED else ["-p", "pytest_amp.plugin"]
-    others = ("no:hypothesispytest", "no:cacheprovider")
-    loaded = [*plugin, *(word for name in others for word in ("-p", name))]
+    disabled = ("no:hypothesispytest", "no:cacheprovider")
+    loaded = [*plugin, *(word for name in disabled for word in ("-p", name))]
     return [sys.executable, "-m", "pytest", *loaded, *ON_CPU, *arguments]
 
 
@@ -112,7 +112,7 @@ def test_a_signal_after_the_last_test_loses_nothing(project: Project, workers: s
     result = project.apart(*ON_CPU, "--amp-record=new.json", "--amp-report=md:page.md", "-n", workers)
     assert result.ret == 0
     record = read_record(project.path / "new.json")
-    assert (record.complete, [each.name for each in record.observations]) == (True, ["x"])
+    assert (record.complete, [observation.name for observation in record.observations]) == (True, ["x"])
     assert (project.path / "page.md").exists()
     result.stdout.fnmatch_lines(["note      SIGTERM came after the last test: all that was observed is written"])
 

@@ -25,7 +25,7 @@ def test_no_update_is_lost(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(add, range(24)))
     assert path.read_text(encoding="utf-8") == "24"
-    assert {each.name for each in tmp_path.iterdir()} == {"count", "link"}
+    assert {path.name for path in tmp_path.iterdir()} == {"count", "link"}
 
 
 def test_it_ends_with_what_is_within(tmp_path: Path) -> None:

@@ -43,9 +43,9 @@ def number(
 def test_one_value_each_decides_by_the_margin(before: Value, now: Value, becomes: Verdict) -> None:
     assert compare(number(now), number(before)).verdict is becomes
     other = {Verdict.REGRESSED: Verdict.IMPROVED, Verdict.IMPROVED: Verdict.REGRESSED}.get(becomes, becomes)
-    found = compare(number(now, better=Better.HIGHER), number(before, better=Better.HIGHER))
-    assert found.verdict is other
-    assert found.baseline == before
+    actual = compare(number(now, better=Better.HIGHER), number(before, better=Better.HIGHER))
+    assert actual.verdict is other
+    assert actual.baseline == before
     if becomes in (Verdict.REGRESSED, Verdict.IMPROVED):
         assert compare(number(now), number(before), fair=False).verdict is Verdict.INCONCLUSIVE
 

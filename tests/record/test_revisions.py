@@ -68,18 +68,18 @@ LINE = (
 
 
 def test_what_moved_with_its_tests_is_said_once() -> None:
-    found = difference(OLD, NEW)
-    assert [each.key for each in found.observations] == ["gradients/cpu/bf16/x"]
-    assert [(each.key, each.verdict) for each in found.incomparable] == [("rules/cpu/bf16/mm", Verdict.CHANGED)]
-    assert found.gaps == {Gap.UNCOMPARED: (LINE,)}
-    assert list(found.provenance()) == []
+    actual = difference(OLD, NEW)
+    assert [observation.key for observation in actual.observations] == ["gradients/cpu/bf16/x"]
+    assert [(row.key, row.verdict) for row in actual.incomparable] == [("rules/cpu/bf16/mm", Verdict.CHANGED)]
+    assert actual.gaps == {Gap.UNCOMPARED: (LINE,)}
+    assert list(actual.provenance()) == []
 
 
 def test_of_equal_or_unknown_revisions_everything_is_compared() -> None:
     for old in (record("b" * 8, "fp32", 0.01), record(None, "fp32", 0.01)):
-        found = difference(old, NEW)
-        assert [each.key for each in found.observations] == ["gradients/cpu/bf16/x", "rules/cpu/bf16/mm"]
-        assert (found.incomparable, found.gaps) == ((), {})
+        actual = difference(old, NEW)
+        assert [observation.key for observation in actual.observations] == ["gradients/cpu/bf16/x", "rules/cpu/bf16/mm"]
+        assert (actual.incomparable, actual.gaps) == ((), {})
 
 
 def test_where_nothing_moved_another_revision_is_no_gap() -> None:
@@ -88,21 +88,21 @@ def test_where_nothing_moved_another_revision_is_no_gap() -> None:
 
 def test_a_test_that_fails_now_fails_whatever_its_revision() -> None:
     failed = replace(NEW, failures=(Failure("rules/cpu/bf16/test_it::test_it[mm]", "AmpFailure: no"),))
-    assert [each.verdict for each in difference(OLD, failed).of(Verdict.FAILED)] == [Verdict.FAILED]
+    assert [row.verdict for row in difference(OLD, failed).of(Verdict.FAILED)] == [Verdict.FAILED]
 
 
 @pytest.mark.parametrize("form", ["text", "md", "html", "json"])
 def test_the_command_is_closed(tmp_path: Path, form: str, capsys: pytest.CaptureFixture[str]) -> None:
     files = [str(tmp_path / "old.json"), str(tmp_path / "new.json")]
     moved = replace(NEW, observations=(NEW.observations[0], *OLD.observations[1:]))
-    for file, each in zip(files, (OLD, moved), strict=True):
-        write_record(each, Path(file), replace=False)
+    for file, content in zip(files, (OLD, moved), strict=True):
+        write_record(content, Path(file), replace=False)
     assert cli.main(["diff", *files, f"--format={form}"]) == 1
     out = capsys.readouterr().out
     assert out.replace("-&gt;", "->").count(LINE) == 1
     assert cli.main(["diff", *files, "--fail-on=-uncompared"]) == 0
     if form == "json":
-        assert [each["key"] for each in json.loads(out)["incomparable"]] == ["rules/cpu/bf16/mm"]
+        assert [row["key"] for row in json.loads(out)["incomparable"]] == ["rules/cpu/bf16/mm"]
 
 
 FAMILY = """

@@ -80,7 +80,7 @@ def test_real_records(project: Project, workers: str) -> None:
     run(*ON_CPU, "--amp-baseline=old.json", "--amp-record=new.json", "-n", workers)
     new = project.record("new.json")
     assert problems(new) == []
-    red = sorted(each["key"].removeprefix("project/cpu/bf16/test_it::") for each in new["failures"])
+    red = sorted(row["key"].removeprefix("project/cpu/bf16/test_it::") for row in new["failures"])
     assert red == ["test_it[0]", "test_it[1]", "test_red"]  # two infinite errors, and a difference
     assert new["ran"] == {}  # none to its end
     run(*ON_CPU, "--amp-baseline=old.json", "--amp-accept", "-k", "test_it", "-n", workers)
@@ -138,51 +138,51 @@ def test_the_page_knows_every_kind_verdict_and_direction() -> None:
     assert PAGE["properties"]["columns"]["const"] == [*table.COLUMNS]
     assert [*properties] == [*table.HEAD, "rows"]
     assert len(columns) == PAGE["$defs"]["row"]["maxItems"] == len(table.COLUMNS)
-    ends, others = (1.0, 2.0), (1.0, 3.0)
-    made = Observation(
-        "a/cpu/bf16/x", Kind.ERROR, 1.0, "u", 1.0, Verdict.NEW, 1.0, "t", ends, Better.LOWER, 0.1, others
+    ends, further = (1.0, 2.0), (1.0, 3.0)
+    result = Observation(
+        "a/cpu/bf16/x", Kind.ERROR, 1.0, "u", 1.0, Verdict.NEW, 1.0, "t", ends, Better.LOWER, 0.1, further
     )
-    assert made.to_json().keys() == {*table.HEAD, *table.COLUMNS}
+    assert result.to_json().keys() == {*table.HEAD, *table.COLUMNS}
 
 
 def test_a_file_of_schema_1() -> None:
     """Schema 1 has a speedup as three observations; facts that it did not record are not invented."""
-    found = read_record(OLD)
+    actual = read_record(OLD)
     assert json.loads(OLD.read_text(encoding="utf-8"))["schema"] == 1
-    assert (found.ran, found.failures, found.complete) == (None, (), True)
-    by_key = found.by_key()
+    assert (actual.ran, actual.failures, actual.complete) == (None, (), True)
+    by_key = actual.by_key()
     assert by_key["rules/cpu/bf16/aten::mm"].value == "lower_precision_fp"
     speedup = by_key["speed/cuda/bf16/matmul/over-tf32/speedup"]
     assert (speedup.value, speedup.interval, speedup.better) == (2.97, (2.95, 2.99), Better.HIGHER)
-    assert len(found.observations) == 8
+    assert len(actual.observations) == 8
     assert not any(key.endswith(("-low", "-high")) for key in by_key)
 
 
 def test_a_file_of_schema_2() -> None:
     """Schema 2 has a signature for each call in an operator; the operator's is the least of them."""
-    found = read_record(OLD_2)
+    actual = read_record(OLD_2)
     assert json.loads(OLD_2.read_text(encoding="utf-8"))["schema"] == 2
-    signatures = {key: each.value for key, each in found.by_key().items() if "signature" in key}
+    signatures = {key: observation.value for key, observation in actual.by_key().items() if "signature" in key}
     assert signatures == {
         "gradients/cpu/bf16/add_number/4096/signature": 0.999,
         "gradients/cpu/fp16/registered/cov/0/signature": 1.0,
         "project/cpu/bf16/mine/forward.signature": 1.0,
     }
-    assert found.ran == {"cpu-bf16 gradients": ("test_long_operators::test_it",)}
-    assert [each.why for each in found.failures] == ["AmpFailure: no"]
-    speedup = found.by_key()["speed/cuda/bf16/matmul/over-tf32/speedup"]
+    assert actual.ran == {"cpu-bf16 gradients": ("test_long_operators::test_it",)}
+    assert [failure.why for failure in actual.failures] == ["AmpFailure: no"]
+    speedup = actual.by_key()["speed/cuda/bf16/matmul/over-tf32/speedup"]
     assert (speedup.interval, speedup.better, speedup.allowed) == ((2.95, 2.99), Better.HIGHER, 2.5)
-    assert len(found.observations) == 5
-    again = parsed(dumps(found))
-    assert again.by_key() == found.by_key()
+    assert len(actual.observations) == 5
+    again = parsed(dumps(actual))
+    assert again.by_key() == actual.by_key()
 
 
 def test_a_file_of_schema_1_is_compared_and_written_as_today(tmp_path: Path) -> None:
     old = read_record(OLD)
     new = Record(old.observations[1:], {**old.provenance, "torch": "2.14.1"}, ran={}, failures=())
-    found = difference(old, new)
-    assert [each.verdict for each in found.observations] == []
-    assert (found.same, found.unjudged, found.not_run) == (5, 2, 1)
+    actual = difference(old, new)
+    assert [observation.verdict for observation in actual.observations] == []
+    assert (actual.same, actual.unjudged, actual.not_run) == (5, 2, 1)
     write_record(old, tmp_path / "new.json", replace=False)
     assert json.loads((tmp_path / "new.json").read_text(encoding="utf-8"))["schema"] == SCHEMA
     again = difference(old, read_record(tmp_path / "new.json"))
@@ -218,9 +218,9 @@ def test_other_schemas_are_refused(tmp_path: Path, schema: object) -> None:
     ],
 )
 def test_a_bad_field_of_schema_2_is_one_line(tmp_path: Path, change: dict[str, object], says: str) -> None:
-    made = dict(Observation("rules/cpu/bf16/x", Kind.STATE, 1).to_json())
-    data: dict[str, object] = {"schema": 2, "complete": True, "observations": [made]}
-    (data if {"failures", "ran"} & change.keys() else made).update(change)  # type: ignore[arg-type]
+    result = dict(Observation("rules/cpu/bf16/x", Kind.STATE, 1).to_json())
+    data: dict[str, object] = {"schema": 2, "complete": True, "observations": [result]}
+    (data if {"failures", "ran"} & change.keys() else result).update(change)  # type: ignore[arg-type]
     path = tmp_path / "x.json"
     path.write_text(json.dumps(data), encoding="utf-8")
     with pytest.raises(ValueError) as error:  # noqa: PT011  # the message is compared below
@@ -229,10 +229,10 @@ def test_a_bad_field_of_schema_2_is_one_line(tmp_path: Path, change: dict[str, o
 
 
 def test_failures_and_what_ran_come_back(tmp_path: Path) -> None:
-    made = Record(
+    result = Record(
         (),
         ran={"cpu-bf16 rules": ("b::b", "a::a"), "cpu-bf16 a": ()},
         failures=(Failure("rules/cpu/bf16/t::t[λ]", "why\n"),),
     )
-    write_record(made, tmp_path / "x.json", replace=False)
-    assert read_record(tmp_path / "x.json") == made
+    write_record(result, tmp_path / "x.json", replace=False)
+    assert read_record(tmp_path / "x.json") == result

@@ -14,8 +14,8 @@ OLD = Path(__file__).with_name("schema_3.json")
 
 def row(observation: Observation) -> list[Any]:
     (table,) = json.loads(dumps(Record((observation,))))["observations"]
-    (found,) = table["rows"]
-    return list(found)
+    (actual,) = table["rows"]
+    return list(actual)
 
 
 def test_a_line_has_no_more_than_it_needs() -> None:
@@ -42,14 +42,14 @@ def test_an_interval_of_one_value_is_one() -> None:
 def test_a_file_of_schema_3() -> None:
     """Schema 3 has errors of one seed, and no column for others."""
     assert json.loads(OLD.read_text(encoding="utf-8"))["schema"] == 3
-    found = read_record(OLD)
-    by_key = found.by_key()
+    actual = read_record(OLD)
+    by_key = actual.by_key()
     error = by_key["gradients/cpu/bf16/loss_kl/0.bias"]
     assert (error.value, error.allowed, error.over_seeds, error.interval) == (0.0049960, 0.0074940, None, None)
     speedup = by_key["speed/cuda/bf16/matmul/over-tf32/speedup"]
     assert (speedup.interval, speedup.better, speedup.margin) == ((2.95, 2.99), Better.HIGHER, 0.02)
     changed = by_key["rules/cpu/bf16/aten::mm"]
     assert (changed.baseline, changed.verdict) == ("fp32", Verdict.CHANGED)
-    assert found.is_of_one_seed
-    again = difference(found, found)
+    assert actual.is_of_one_seed
+    again = difference(actual, actual)
     assert (again.observations, again.same) == ((), 3)

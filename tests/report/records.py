@@ -12,19 +12,19 @@ _TESTS = {"gradients": "test_layers::test_layer", "rules": "test_registered::tes
 
 def record(version: str, *, size: int = 200, seed: int = 0) -> Record:
     """Return a record of ``size`` operators; another ``seed`` changes a few of them, and makes a test fail."""
-    same, own = random.Random(7), random.Random(seed)  # noqa: S311  # no secrets
+    same, of_this_seed = random.Random(7), random.Random(seed)  # noqa: S311  # no secrets
     observations = []
     for number in range(size):
         family, dtype = ("gradients", "rules")[number % 2], ("bf16", "fp16")[number // 2 % 2]
-        key, moved = f"{family}/cuda/{dtype}/operator {number}", seed > 0 and own.random() < 0.03
+        key, moved = f"{family}/cuda/{dtype}/operator {number}", seed > 0 and of_this_seed.random() < 0.03
         if family == "gradients":
             error = same.random() ** 3 * 0.03 * (3.0 if moved else 1.0)
-            made = Observation(key, Kind.ERROR, error, "relative L2", 0.04, test=_TESTS[family])
-        elif moved and own.random() < 0.5:
+            result = Observation(key, Kind.ERROR, error, "relative L2", 0.04, test=_TESTS[family])
+        elif moved and of_this_seed.random() < 0.5:
             continue
         else:
-            made = Observation(key, Kind.RULE, "promote" if moved else "fp32", test=_TESTS[family])
-        observations.append(made)
+            result = Observation(key, Kind.RULE, "promote" if moved else "fp32", test=_TESTS[family])
+        observations.append(result)
     speedup = 3.1 if seed == 0 else 2.0
     scales = ["65536", "65536", "32768", "65536"]
     observations += [

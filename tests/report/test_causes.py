@@ -214,10 +214,10 @@ def test_difference_tells_what_nothing_explains_first() -> None:
         ran=ran,
     )
     new = Record(old.observations[2:], {"torch": "2.14.1"}, ran=ran)
-    found = difference(old, new)
-    assert [each.name for each in found.of(Verdict.GONE)] == [*names]
+    actual = difference(old, new)
+    assert [row.name for row in actual.of(Verdict.GONE)] == [*names]
     command = "find the release: pytest-amp bisect 2.13.0 2.14.1 -k test_it --device=cpu --dtype=bf16"
-    for text in (reports.as_text(found), reports.as_markdown(found).replace("`", "")):
+    for text in (reports.as_text(actual), reports.as_markdown(actual).replace("`", "")):
         assert text.count(command) == 1
         assert text.index("softmax.int") < text.index("because") < text.index("cholesky")
     newest = Record(new.observations, {"torch": "9.9.0"}, ran=ran)

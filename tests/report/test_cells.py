@@ -28,10 +28,10 @@ def test_several_places_are_one_row(places: list[str], key: str) -> None:
 
 
 def test_times_are_two_digits() -> None:
-    for now, told in ((37_412.0, "37000"), (3.14, "3.1"), (0.0123, "0.012"), (2e9, "2e+09")):
-        made = Observation("a/cpu/bf16/x", Kind.ERROR, now, verdict=Verdict.REGRESSED, baseline=1.0)
-        (row,) = together(Verdict.REGRESSED, [made])
-        assert row.now == f"{now:.4g} ({told} times)"
+    for now, text in ((37_412.0, "37000"), (3.14, "3.1"), (0.0123, "0.012"), (2e9, "2e+09")):
+        result = Observation("a/cpu/bf16/x", Kind.ERROR, now, verdict=Verdict.REGRESSED, baseline=1.0)
+        (row,) = together(Verdict.REGRESSED, [result])
+        assert row.now == f"{now:.4g} ({text} times)"
 
 
 def test_other_values_are_other_rows_and_other_reasons_other_groups() -> None:

@@ -127,18 +127,20 @@ def test_numbers_that_no_plot_can_hold() -> None:
         ["nan", "1"],
         [1e-300] * 3,
     ]
-    each = [Observation(f"a/cpu/bf16/{n}/scale", Kind.STATE, value) for n, value in enumerate(values)]
-    each += [Observation(f"a/cpu/bf16/e{n}", Kind.ERROR, value, allowed=1e-300) for n, value in enumerate(values)]
-    each += [
+    observations = [Observation(f"a/cpu/bf16/{n}/scale", Kind.STATE, value) for n, value in enumerate(values)]
+    observations += [
+        Observation(f"a/cpu/bf16/e{n}", Kind.ERROR, value, allowed=1e-300) for n, value in enumerate(values)
+    ]
+    observations += [
         Observation(f"a/cpu/bf16/r{n}", Kind.RATIO, value, interval=(0.0, float("inf")))
         for n, value in enumerate(values)
     ]
-    drawn = " ".join(plot.svg for plot in plots(each, [], []))
+    drawn = " ".join(plot.svg for plot in plots(observations, [], []))
     places = re.findall(r' (?:x|y|x1|x2|y1|y2|cx|cy|width|height)="([^"]*)"', drawn)
     assert len(places) > 50
     assert all(-1e4 < float(place) < 1e4 for place in places)
     assert "nan" not in "".join(re.findall(r' d="([^"]*)"', drawn))
-    text = of_difference(difference(Record(()), Record(tuple(each))))
+    text = of_difference(difference(Record(()), Record(tuple(observations))))
     assert Elements(text).unbalanced == []
 
 
@@ -153,9 +155,9 @@ def test_a_known_fault_is_told_from_a_failure() -> None:
 
 def test_a_page_says_how_a_fingerprint_is_read(page: str) -> None:
     values = ("fp32 low | =", "fp32 low | low low")
-    made = [Record((Observation("fingerprint/cpu/bf16/mm", Kind.DTYPE, value),)) for value in values]
-    found = difference(*made)
-    for text in (of_difference(found), reports.as_text(found), reports.as_markdown(found)):
+    result = [Record((Observation("fingerprint/cpu/bf16/mm", Kind.DTYPE, value),)) for value in values]
+    actual = difference(*result)
+    for text in (of_difference(actual), reports.as_text(actual), reports.as_markdown(actual)):
         assert html.unescape(text).replace("\\|", "|").count(FINGERPRINT) == 1
     assert FINGERPRINT not in html.unescape(page)
 
@@ -209,8 +211,8 @@ def test_a_run(project: Project, workers: str) -> None:
     text = (project.path / "page.html").read_text(encoding="utf-8")
     assert "<title>pytest-amp: green on torch " in text
     project.write(test_it=TEST.format(tokens=200, rule="none"))
-    given = ("--amp-baseline=old.json", "--amp-report=html:page.html", "-n", workers)
-    assert project.apart(*ON_CPU, *given).ret == 1
+    arguments = ("--amp-baseline=old.json", "--amp-report=html:page.html", "-n", workers)
+    assert project.apart(*ON_CPU, *arguments).ret == 1
     text = (project.path / "page.html").read_text(encoding="utf-8")
     assert "<title>pytest-amp: red on torch " in text
     assert "tests that failed (1)" in text

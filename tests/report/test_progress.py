@@ -31,10 +31,10 @@ TEST = "import pytest\n\n\n@pytest.mark.parametrize('n', range(3))\ndef test_it(
 def test_a_run_says_it(project: Project, workers: str) -> None:
     project.write(conftest=CONFTEST, test_it=TEST)
     result = project.apart("--amp-device=cpu", "--amp-dtype=bf16", "-n", workers)
-    said = [text for text in result.outlines if text.startswith("amp 00:0")]
-    assert len(said) == "".join(result.outlines).count("amp 00:0")  # each on a line of its own
-    assert said[-1].endswith("project 3 of 3 (1 red)")
-    assert any("project 1 of 3" in text for text in said)
+    lines = [text for text in result.outlines if text.startswith("amp 00:0")]
+    assert len(lines) == "".join(result.outlines).count("amp 00:0")  # each on a line of its own
+    assert lines[-1].endswith("project 3 of 3 (1 red)")
+    assert any("project 1 of 3" in text for text in lines)
 
 
 def test_a_short_run_says_nothing(project: Project) -> None:

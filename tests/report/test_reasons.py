@@ -91,8 +91,8 @@ def test_entries_that_came_and_went() -> None:
         beside("mm", Verdict.CHANGED),
         beside("elsewhere", Verdict.NEW, "fake-mps"),
     ]
-    found = reasons([count, *moved], "2.6.0", "2.9.1")
-    assert found[count.key] == "hash_tensor, unbind_copy came; linalg.det.singular went"
+    actual = reasons([count, *moved], "2.6.0", "2.9.1")
+    assert actual[count.key] == "hash_tensor, unbind_copy came; linalg.det.singular went"
     assert count.key not in reasons([count], "2.6.0", "2.9.1")
 
 
@@ -149,8 +149,8 @@ def test_every_format_says_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         record = Record(tuple(Observation(key, Kind.RULE, rule, test="t::t") for key in keys), {"torch": version})
         paths.append(tmp_path / f"{version}.json")
         write_record(record, paths[-1], replace=False)
-    found = difference(Record(()), Record(()))
-    assert reports.why(found) == {}
+    actual = difference(Record(()), Record(()))
+    assert reports.why(actual) == {}
     for form in ("text", "md", "html"):
         assert cli.main(["diff", *map(str, paths), f"--format={form}"]) == 1
         out = capsys.readouterr().out.replace("&#39;", "'")
@@ -162,7 +162,7 @@ def test_every_format_says_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]
             out = out.partition('<script type="application/json"')[0]
         assert out.count(RMS_NORM) == 1
     assert cli.main(["diff", *map(str, paths), "--format=json"]) == 1
-    assert {each["why"] for each in json.loads(capsys.readouterr().out)["observations"]} == {RMS_NORM}
+    assert {row["why"] for row in json.loads(capsys.readouterr().out)["observations"]} == {RMS_NORM}
 
 
 def test_a_run_says_it(project: Project) -> None:
@@ -178,7 +178,7 @@ def test_a_run_says_it(project: Project) -> None:
     path.write_text(json.dumps(data), encoding="utf-8")
     result = project.here(*arguments, "--amp-baseline=old.json", "--amp-report=md:page.md")
     assert result.ret == 1
-    said = [line for line in result.outlines if line.startswith("          because ")]
+    lines = [line for line in result.outlines if line.startswith("          because ")]
     page = (project.path / "page.md").read_text(encoding="utf-8")
-    assert len(said) == 1
-    assert said[0].strip().removeprefix("because ") in page
+    assert len(lines) == 1
+    assert lines[0].strip().removeprefix("because ") in page

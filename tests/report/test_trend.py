@@ -32,13 +32,13 @@ HISTORY = [
 
 
 def test_steps_and_the_whole() -> None:
-    found = trend(HISTORY)
-    assert [[each.verdict.value for each in step.observations] for step in found.steps] == [
+    actual = trend(HISTORY)
+    assert [[observation.verdict.value for observation in step.observations] for step in actual.steps] == [
         ["changed"],
         ["failed", "changed"],
     ]
-    assert [each.verdict.value for each in found.whole.observations] == ["failed", "regressed"]
-    moved = {each.key: each for each in found.moved}
+    assert [observation.verdict.value for observation in actual.whole.observations] == ["failed", "regressed"]
+    moved = {row.key: row for row in actual.moved}
     assert list(moved) == [FAILED[0].key, "gradients/cpu/bf16/creeps", "rules/cpu/bf16/mm"]
     # No step is beyond the ratio of 1.5, but both together are.
     assert moved["gradients/cpu/bf16/creeps"].verdicts == (None, Verdict.REGRESSED)
@@ -55,8 +55,8 @@ def test_one_record_is_no_history() -> None:
 @pytest.fixture
 def files(tmp_path: Path) -> list[str]:
     paths = [tmp_path / f"{number}.json" for number in range(3)]
-    for path, each in zip(paths, HISTORY, strict=True):
-        write_record(each, path, replace=False)
+    for path, content in zip(paths, HISTORY, strict=True):
+        write_record(content, path, replace=False)
     return [str(path) for path in paths]
 
 

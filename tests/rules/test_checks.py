@@ -32,9 +32,9 @@ def define(monkeypatch: pytest.MonkeyPatch) -> Iterator[Defined]:
     def with_kernel(kernel: Kernel, *, returns: str = "Tensor", sample: Sample | None = None) -> None:
         library.define(f"op(Tensor x) -> {returns}")
         library.impl("op", kernel, "CPU")
-        made = [sample or Sample((torch.linspace(1, 2, 3),))]
+        result = [sample or Sample((torch.linspace(1, 2, 3),))]
         for module in (checks, observe):
-            monkeypatch.setattr(module, "samples", lambda _: made)
+            monkeypatch.setattr(module, "samples", lambda _: result)
         monkeypatch.setattr(checks, "further_samples", lambda _: [])
         monkeypatch.setattr(checks, "unusual", lambda *_: [])
 
@@ -83,8 +83,8 @@ def test_a_result_that_only_one_of_two_calls_gives_is_named(define: Defined) -> 
 def test_results_at_other_places_are_named(define: Defined, monkeypatch: pytest.MonkeyPatch) -> None:
     """Simulate a back end that omits one of several results if gradients are off."""
     define(torch.clone)
-    given = iter([{0: torch.ones(1)}, {0: torch.ones(1), 2: torch.ones(1)}] * 9)
-    monkeypatch.setattr(checks, "_results", lambda _: next(given))
+    results = iter([{0: torch.ones(1)}, {0: torch.ones(1), 2: torch.ones(1)}] * 9)
+    monkeypatch.setattr(checks, "_results", lambda _: next(results))
     assert followed().failures[0] == "float32: gives tensors at [0], by hand at [0, 2]"
 
 
@@ -95,10 +95,10 @@ def test_a_kernel_that_is_missing_for_one_dtype_leaves_the_others_to_check(defin
         return x.clone()
 
     define(only_float32)
-    found = followed()
-    assert found.ran == ("float32",)
-    assert len(found.refused) >= 2
-    assert (found.failures, found.cannot) == ((), None)
+    actual = followed()
+    assert actual.ran == ("float32",)
+    assert len(actual.refused) >= 2
+    assert (actual.failures, actual.cannot) == ((), None)
 
 
 def test_a_kernel_that_is_missing_for_all_says_why_nothing_is_checked(define: Defined) -> None:
@@ -106,9 +106,9 @@ def test_a_kernel_that_is_missing_for_all_says_why_nothing_is_checked(define: De
         raise RuntimeError("op: ATen not compiled with some library\nsecond line")
 
     define(nothing)
-    found = followed()
-    assert (found.ran, found.failures) == ((), ())
-    assert found.cannot == "op: ATen not compiled with some library"
+    actual = followed()
+    assert (actual.ran, actual.failures) == ((), ())
+    assert actual.cannot == "op: ATen not compiled with some library"
 
 
 def test_one_argument_does_not_tell_promotion_from_no_rule_where_a_call_failed(define: Defined) -> None:
@@ -118,8 +118,8 @@ def test_one_argument_does_not_tell_promotion_from_no_rule_where_a_call_failed(d
         return x.clone()
 
     define(no_halves)
-    found = observe.observe(NAME, CPU, LOW)
-    assert (found.rule, found.reason) == (UNOBSERVED, "fits promote, none: halves are not implemented")
+    actual = observe.observe(NAME, CPU, LOW)
+    assert (actual.rule, actual.reason) == (UNOBSERVED, "fits promote, none: halves are not implemented")
 
 
 def test_one_argument_without_a_failure_has_no_rule(define: Defined) -> None:

@@ -71,7 +71,7 @@ def test_no_check_finds_a_difference_in_this_torch(name: str, check: str) -> Non
     failures = {}
     for overload in registry.registered:
         failures[overload] = checked_from(examine(check, overload, device, torch.bfloat16)).failures
-    assert {overload: found for overload, found in failures.items() if found} == {}
+    assert {overload: failure for overload, failure in failures.items() if failure} == {}
 
 
 def test_results_are_plain_json() -> None:
@@ -160,7 +160,7 @@ def test_a_wrong_kernel_fails_the_check_meant_for_it(
 ) -> None:
     plant(overload, kernel)
     checked = checked_from(examine(check, f"aten::{overload}", find_device("cpu"), torch.bfloat16))
-    assert any(found.startswith(failure) for found in checked.failures)
+    assert any(problem.startswith(failure) for problem in checked.failures)
 
 
 def test_a_kernel_that_writes_to_its_argument_unseen_is_named(plant: Plant) -> None:

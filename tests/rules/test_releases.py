@@ -41,9 +41,9 @@ def before() -> str:
 def test_a_new_operator_is_listed_on_a_newer_release(project: Project, before: str) -> None:
     result = _run(project, before)
     assert result.ret == pytest.ExitCode.OK
-    seen = project.observed("seen.json")
-    assert "mm" in seen["rules/cpu/bf16/new operators"]
-    assert seen["rules/cpu/bf16/aten::mm"] == "lower_precision_fp"
+    observed = project.observed("seen.json")
+    assert "mm" in observed["rules/cpu/bf16/new operators"]
+    assert observed["rules/cpu/bf16/aten::mm"] == "lower_precision_fp"
 
 
 def test_a_new_operator_fails_on_a_newer_release_if_strict(project: Project, before: str) -> None:

@@ -90,6 +90,6 @@ def test_it_runs_on_the_cpu_and_each_argument_matters(name: str) -> None:
                 here = tensor.is_floating_point() and position == index
                 return tensor.to(torch.bfloat16).to(torch.float32) if here else tensor
 
-            others = _results(_call(name, sample).mapped(rounded))
-            moved = any(not same_bits(a, b) for a, b in zip(results, others, strict=True))
+            changed = _results(_call(name, sample).mapped(rounded))
+            moved = any(not same_bits(a, b) for a, b in zip(results, changed, strict=True))
             assert moved or name in INSENSITIVE, f"rounding argument {index} changes nothing"

@@ -19,9 +19,9 @@ EXAMINER = "tests.rules.planted_examiners:examine"
 
 @pytest.fixture(scope="module")
 def sweep() -> Iterator[ChildSweep]:
-    made = ChildSweep("cpu", path=sys.path, examiner=EXAMINER, timeout=120)
-    yield made
-    made.close()
+    result = ChildSweep("cpu", path=sys.path, examiner=EXAMINER, timeout=120)
+    yield result
+    result.close()
 
 
 def test_one_child_answers_every_request(sweep: ChildSweep) -> None:

@@ -14,11 +14,11 @@ BF16, FP32 = torch.bfloat16, torch.float32
 LOW = RuleName.LOWER_PRECISION_FP
 
 
-def calls(overload: str, rule: RuleName, made: list[Sample] | None = None) -> dict[str, tuple[Sample, Variation]]:
+def calls(overload: str, rule: RuleName, result: list[Sample] | None = None) -> dict[str, tuple[Sample, Variation]]:
     """Return calls by name; a call that repeats in other dtypes has one entry for each."""
-    found = list(unusual(f"aten::{overload}", made or samples(f"aten::{overload}"), rule, BF16))
-    named = {variation.name: (sample, variation) for sample, variation in found}
-    assert len(named) == len(found)
+    actual = list(unusual(f"aten::{overload}", result or samples(f"aten::{overload}"), rule, BF16))
+    named = {variation.name: (sample, variation) for sample, variation in actual}
+    assert len(named) == len(actual)
     return named
 
 
@@ -29,9 +29,12 @@ def first(sample: Sample) -> torch.Tensor:
 
 
 def test_layouts_and_sizes() -> None:
-    made = [Sample((torch.arange(12.0).view(3, 4), [0]))]
-    found = calls("sum.dim_IntList", RuleName.FP32, made)
-    x, usual = {name.removeprefix("bfloat16, "): first(sample) for name, (sample, _) in found.items()}, first(made[0])
+    result = [Sample((torch.arange(12.0).view(3, 4), [0]))]
+    actual = calls("sum.dim_IntList", RuleName.FP32, result)
+    x, usual = (
+        {name.removeprefix("bfloat16, "): first(sample) for name, (sample, _) in actual.items()},
+        first(result[0]),
+    )
     for name, stride in (("transposed", (1, 3)), ("strided", (8, 2))):
         assert torch.equal(x[name], usual)
         assert x[name].stride() == stride
@@ -44,49 +47,49 @@ def test_layouts_and_sizes() -> None:
 
 
 def test_all_tensors_with_the_first_dimension_are_resized_and_others_are_not() -> None:
-    made = [Sample((torch.ones(3, 4), torch.ones(4, 5)))]
-    sample, _ = calls("mm", LOW, made)["float32, large"]
+    result = [Sample((torch.ones(3, 4), torch.ones(4, 5)))]
+    sample, _ = calls("mm", LOW, result)["float32, large"]
     assert [tuple(x.shape) for x in sample.arguments] == [(3 * 2**20, 4), (4, 5)]
-    made = [Sample((torch.ones(()), torch.ones(3), 1.0))]
-    sample, _ = calls("add.Tensor", RuleName.PROMOTE, made)["bfloat16, then float32, empty"]
+    result = [Sample((torch.ones(()), torch.ones(3), 1.0))]
+    sample, _ = calls("add.Tensor", RuleName.PROMOTE, result)["bfloat16, then float32, empty"]
     assert [tuple(x.shape) for x in sample.arguments[:2]] == [(), (0,)]
 
 
 def test_images_are_channels_last_in_the_first_sample_that_has_them() -> None:
     shapes = (((2, 3, 4), (5, 3, 2)), ((1, 2, 3, 4), (5, 2, 1, 2)), ((7, 2, 3, 4), (5, 2, 1, 2)))
-    made = [Sample(tuple(torch.ones(shape) for shape in each)) for each in shapes]
-    sample, _ = calls("conv2d", LOW, made)["float32, channels last"]
+    result = [Sample(tuple(torch.ones(shape) for shape in shape)) for shape in shapes]
+    sample, _ = calls("conv2d", LOW, result)["float32, channels last"]
     assert all(x.is_contiguous(memory_format=torch.channels_last) for x in sample.arguments)
-    assert [x.shape for x in sample.arguments] == [x.shape for x in made[1].arguments]
+    assert [x.shape for x in sample.arguments] == [x.shape for x in result[1].arguments]
 
 
 def test_dimensions_are_counted_from_the_end() -> None:
     x = torch.ones(2, 3, 4)
-    found = calls("sum.dim_IntList", RuleName.FP32, [Sample((x, [0, 2]))])
-    assert found["bfloat16, dim=[-3, -1]"][0].arguments[1] == [-3, -1]
+    actual = calls("sum.dim_IntList", RuleName.FP32, [Sample((x, [0, 2]))])
+    assert actual["bfloat16, dim=[-3, -1]"][0].arguments[1] == [-3, -1]
     assert not any("dim=" in name for name in calls("softmax.int", RuleName.FP32, [Sample((x, -1))])), "it is already"
     sample, _ = calls("softmax.int", RuleName.FP32, [Sample((x, 1))])["bfloat16, dim=-2"]
     assert sample.arguments[1] == -2
 
 
 def test_options_are_others_alone_and_by_twos() -> None:
-    found = calls("conv2d", LOW, [Sample((torch.ones(1, 2, 8, 8), torch.ones(2, 2, 3, 3)))])
+    actual = calls("conv2d", LOW, [Sample((torch.ones(1, 2, 8, 8), torch.ones(2, 2, 3, 3)))])
     alone = ["stride=[2, 2]", "padding=[1, 1]", "dilation=[2, 2]", "groups=2"]
     for option in alone:
         name, _, _ = option.partition("=")
         for dtypes in ("float32", "bfloat16"):
-            sample, variation = found[f"{dtypes}, {option}"]
+            sample, variation = actual[f"{dtypes}, {option}"]
             assert sample.keywords.keys() == {name}
             assert variation.dtypes == (getattr(torch, dtypes),)
             assert variation.faked
-    pairs = {name.removeprefix("float32, ") for name in found if name.count("=") == 2}
+    pairs = {name.removeprefix("float32, ") for name in actual if name.count("=") == 2}
     assert pairs == {f"{one}, {other}" for index, one in enumerate(alone) for other in alone[index + 1 :]}
-    assert found["float32, stride=[2, 2], groups=2"][0].keywords == {"stride": [2, 2], "groups": 2}
+    assert actual["float32, stride=[2, 2], groups=2"][0].keywords == {"stride": [2, 2], "groups": 2}
 
 
 def test_an_option_that_is_given_is_another_one_in_its_place() -> None:
-    made = [Sample((torch.ones(2, 3), [1], True), {"dtype": None})]
-    sample, _ = calls("sum.dim_IntList", RuleName.FP32, made)["bfloat16, keepdim=False"]
+    result = [Sample((torch.ones(2, 3), [1], True), {"dtype": None})]
+    sample, _ = calls("sum.dim_IntList", RuleName.FP32, result)["bfloat16, keepdim=False"]
     assert sample.arguments[2] is False
     assert sample.keywords == {"dtype": None}
     by_name = calls("sum.dim_IntList", RuleName.FP32, [Sample((torch.ones(2, 3), [1]), {"keepdim": True})])
@@ -95,14 +98,14 @@ def test_an_option_that_is_given_is_another_one_in_its_place() -> None:
 
 
 def test_an_option_with_several_values_is_never_paired_with_itself() -> None:
-    found = calls("addcmul", RuleName.PROMOTE, [Sample((torch.ones(3),) * 3)])
-    assert {name.rpartition(", ")[2] for name in found if "=" in name} == {"value=1.5", "value=0"}
-    assert not any(name.count("=") > 1 for name in found)
+    actual = calls("addcmul", RuleName.PROMOTE, [Sample((torch.ones(3),) * 3)])
+    assert {name.rpartition(", ")[2] for name in actual if "=" in name} == {"value=1.5", "value=0"}
+    assert not any(name.count("=") > 1 for name in actual)
 
 
 def test_every_reduction_is_asked_for() -> None:
-    found = calls("mse_loss", RuleName.FP32, [Sample((torch.ones(3), torch.zeros(3)))])
-    assert {name for name in found if name.startswith("bfloat16, reduction")} == {
+    actual = calls("mse_loss", RuleName.FP32, [Sample((torch.ones(3), torch.zeros(3)))])
+    assert {name for name in actual if name.startswith("bfloat16, reduction")} == {
         "bfloat16, reduction=0",
         "bfloat16, reduction=2",
     }
@@ -119,8 +122,8 @@ def test_every_reduction_is_asked_for() -> None:
 def test_the_dtypes_are_those_in_which_a_rule_casts_and_those_in_which_it_does_not(
     overload: str, rule: RuleName, telling: tuple[torch.dtype, ...], silent: tuple[torch.dtype, ...]
 ) -> None:
-    found = calls(overload, rule)
-    dtypes = {variation.dtypes for name, (_, variation) in found.items() if "=" in name}
+    actual = calls(overload, rule)
+    dtypes = {variation.dtypes for name, (_, variation) in actual.items() if "=" in name}
     assert dtypes == {telling, silent}
-    assert {variation.dtypes for name, (_, variation) in found.items() if "=" not in name} == {telling}
-    assert [variation.inference for _, variation in found.values()] == [False] * (len(found) - 1) + [True]
+    assert {variation.dtypes for name, (_, variation) in actual.items() if "=" not in name} == {telling}
+    assert [variation.inference for _, variation in actual.values()] == [False] * (len(actual) - 1) + [True]

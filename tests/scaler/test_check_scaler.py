@@ -276,8 +276,8 @@ def test_an_overflow_that_an_activation_makes_finite_is_no_skip() -> None:
 @pytest.mark.parametrize("fused", [False, True], ids=["loop", "fused"])
 def test_any_optimizer(precision: Precision, name: str, *, fused: bool) -> None:
     def make(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-        made: torch.optim.Optimizer = getattr(torch.optim, name)(parameters, lr=2.0**-10, fused=fused)
-        return made
+        result: torch.optim.Optimizer = getattr(torch.optim, name)(parameters, lr=2.0**-10, fused=fused)
+        return result
 
     run(clipped, precision=precision, make_optimizer=make)
     with pytest.raises(AmpFailure, match="depend on the scale"):
@@ -306,7 +306,7 @@ def test_any_optimizer(precision: Precision, name: str, *, fused: bool) -> None:
         (goes_back_inside_without_the_loss, "backward runs inside the region; it belongs outside"),
         (zeroes_some_gradients, "now       0.bias, 2.bias, 2.weight"),
     ],
-    ids=lambda given: getattr(given, "__name__", ""),
+    ids=lambda value: getattr(value, "__name__", ""),
 )
 @BOTH
 def test_a_wrong_step_is_named(precision: Precision, train: Train, words: str) -> None:

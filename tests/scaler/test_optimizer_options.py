@@ -10,14 +10,19 @@ import torch
 from pytest_amp.scaler.optimizers import IMPLEMENTATIONS, VARIANTS, make_optimizer, options_of
 
 
-@pytest.mark.parametrize("variant", [name for name, each in VARIANTS.items() if hasattr(torch.optim, each.class_name)])
+@pytest.mark.parametrize(
+    "variant", [name for name, variant in VARIANTS.items() if hasattr(torch.optim, variant.class_name)]
+)
 def test_each_has_another_value_than_its_own(variant: str) -> None:
     usual = inspect.signature(getattr(torch.optim, VARIANTS[variant].class_name)).parameters
-    own = {name: parameter.default for name, parameter in usual.items()} | dict(VARIANTS[variant].keywords)
+    variant_values = {name: parameter.default for name, parameter in usual.items()} | dict(VARIANTS[variant].keywords)
     options = list(options_of(variant))
     assert len(options) > 2
-    assert all(any(value is not own[name] and value != own[name] for name, value in each.items()) for each in options)
-    names = {name for each in options for name in each}
+    assert all(
+        any(value is not variant_values[name] and value != variant_values[name] for name, value in option.items())
+        for option in options
+    )
+    names = {name for option in options for name in option}
     assert not names & {name for implementation in IMPLEMENTATIONS.values() for name in implementation}
     assert "differentiable" not in names
 
@@ -26,6 +31,6 @@ def test_options_go_to_the_optimizer() -> None:
     """Include momentum, without which some of them have no effect."""
     options = list(options_of("SGD, loop"))
     assert {"nesterov": True, "momentum": 0.5} in options
-    made = make_optimizer("SGD, loop", [torch.nn.Parameter(torch.ones(2))], {"maximize": True})
-    assert made.defaults["maximize"] is True
-    assert made.defaults["lr"] == 0.125
+    result = make_optimizer("SGD, loop", [torch.nn.Parameter(torch.ones(2))], {"maximize": True})
+    assert result.defaults["maximize"] is True
+    assert result.defaults["lr"] == 0.125

@@ -48,8 +48,8 @@ def test_the_optimizers_of_the_page_are_those_of_this_torch() -> None:
 
 def test_the_keywords_and_fields_are_in_the_page() -> None:
     names = [*inspect.signature(Amp.check_scaler).parameters, *TraceStep.__dataclass_fields__]
-    wanted = set(names) - {"self", "case"}
-    assert [name for name in sorted(wanted) if f"`{name}`" not in TEXT] == []
+    expected = set(names) - {"self", "case"}
+    assert [name for name in sorted(expected) if f"`{name}`" not in TEXT] == []
     assert all(name in TEXT for name in ("model", "batch", "optimizer", "scaler", "index"))
     assert {"model", "batch", "optimizer", "scaler", "index"} <= Iteration.__dataclass_fields__.keys()
 

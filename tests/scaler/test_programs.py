@@ -71,9 +71,9 @@ def test_a_wrong_scaler_is_found(monkeypatch: pytest.MonkeyPatch, method: str, w
 
 def test_a_program_that_disagrees_is_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.amp.GradScaler, "update", keeps_its_stages)
-    with pytest.raises(AssertionError, match=r"after \d+ calls") as found:
+    with pytest.raises(AssertionError, match=r"after \d+ calls") as actual:
         run_programs(find_device("cpu"), FP16, programs=40)
-    assert str(found.value).partition("calls: ")[2].count(";") <= 6
+    assert str(actual.value).partition("calls: ")[2].count(";") <= 6
 
 
 def test_gradients_overflow_as_the_dtype_does() -> None:

@@ -23,9 +23,9 @@ def iteration(*regions: torch.dtype) -> Iteration:
     model = nn.Linear(2, 2)
     scaler = WatchedScaler("cpu", 8.0, UpdateRule())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    found = Iteration(model, None, optimizer, scaler, 0, mlp(), CPU, BF16)
-    found.regions |= {*regions}
-    return found
+    actual = Iteration(model, None, optimizer, scaler, 0, mlp(), CPU, BF16)
+    actual.regions |= {*regions}
+    return actual
 
 
 def refused() -> None:
@@ -55,19 +55,19 @@ def test_a_region_within_is_looked_for() -> None:
         with torch.autocast("cpu", torch.bfloat16):
             torch.ones(1).add(1)
 
-    found = iteration()
-    check_region(found, again)
-    assert found.regions == set(), "what was seen stays as it was"
+    actual = iteration()
+    check_region(actual, again)
+    assert actual.regions == set(), "what was seen stays as it was"
 
 
 def test_gradients_are_watched_for_as_long_as_was_asked() -> None:
-    weight, seen = nn.Parameter(torch.ones(2)), set[torch.dtype]()
-    with noted_in_backward("cpu", [weight], seen):
+    weight, observed = nn.Parameter(torch.ones(2)), set[torch.dtype]()
+    with noted_in_backward("cpu", [weight], observed):
         torch.autograd.backward(weight.sum())
-        assert seen == set()
+        assert observed == set()
     with torch.autocast("cpu", torch.bfloat16):
         torch.autograd.backward(weight.sum())
-        assert seen == set()
-        with noted_in_backward("cpu", [weight], seen):
+        assert observed == set()
+        with noted_in_backward("cpu", [weight], observed):
             torch.autograd.backward(weight.sum())
-    assert seen == {torch.bfloat16}
+    assert observed == {torch.bfloat16}

@@ -119,10 +119,10 @@ _WRONG = {
 def test_what_cannot_be_is_one_line(project: Project) -> None:
     """Print the test's own line, and the expected arguments: no frame of the plugin."""
     head = "import torch\nfrom model import batch, build, loss\n\n"
-    made = "def made():\n    return torch.optim.SGD(build().parameters(), lr=0.1)\n\n"
+    instance = "def made():\n    return torch.optim.SGD(build().parameters(), lr=0.1)\n\n"
     case = "    CASE = amp.case(build, batch, loss)\n"
     calls = [f"def test_{i}(amp):\n{case}    amp.{call}\n\n" for i, call in enumerate(_WRONG)]
-    project.write(model=MODEL, test_it=head + made + "".join(calls))
+    project.write(model=MODEL, test_it=head + instance + "".join(calls))
     result = project.here("--amp-device=cpu", "--amp-dtype=fp16", "-p", "no:xdist")
     result.assert_outcomes(failed=len(_WRONG))
     text = result.stdout.str()

@@ -84,10 +84,10 @@ class Normalised(nn.Module):
         self.register_buffer("largest", torch.ones(()))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        made: torch.Tensor = self.linear(x)
+        result: torch.Tensor = self.linear(x)
         largest = self.get_buffer("largest")
-        largest.copy_(torch.maximum(largest, made.detach().float().abs().max()))
-        return made / (1 + largest)
+        largest.copy_(torch.maximum(largest, result.detach().float().abs().max()))
+        return result / (1 + largest)
 
 
 def test_each_iteration_is_judged_by_itself() -> None:

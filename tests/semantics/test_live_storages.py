@@ -8,24 +8,24 @@ from pytest_amp.torch_private import live_storages
 
 
 def test_what_is_held_is_counted_until_it_is_dropped() -> None:
-    given = torch.ones(4)
-    with live_storages() as held:
-        made = given * 2
-        assert held() == [16]
-        view = made[:1]
-        del made
-        assert held() == [16]
+    tensor = torch.ones(4)
+    with live_storages() as alive:
+        result = tensor * 2
+        assert alive() == [16]
+        view = result[:1]
+        del result
+        assert alive() == [16]
         del view
-        assert held() == []
+        assert alive() == []
 
 
 def test_a_tensor_of_memory_that_was_given_is_not_new() -> None:
     """cuDNN's layers make a tensor of their weights' memory."""
     weight = torch.ones(4)
-    with live_storages(given=[weight]) as held:
+    with live_storages(given=[weight]) as alive:
         flat = torch.empty(0).set_(weight.untyped_storage())
         assert flat.shape == (4,)
-        assert held() == []
-    with live_storages() as held:
+        assert alive() == []
+    with live_storages() as alive:
         flat = torch.empty(0).set_(weight.untyped_storage())
-        assert held() == [16], "without being told it takes that for new, which the first part would not notice"
+        assert alive() == [16], "without being told it takes that for new, which the first part would not notice"

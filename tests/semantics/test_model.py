@@ -81,12 +81,12 @@ def test_a_copy_does_not_see_a_change(model: Model) -> None:
     assert model.use("cpu", Weight.FROZEN, Mode.GRAD) == Use("bfloat16", 1, 1, history=False)
 
 
-@pytest.mark.parametrize("kept", [True, False])
-def test_a_copy_made_under_no_grad_has_a_history_since_it_is_kept(*, kept: bool) -> None:
-    model = Model(Facts(FACTS.defaults, FACTS.supported, history_kept=kept))
+@pytest.mark.parametrize("retained", [True, False])
+def test_a_copy_made_under_no_grad_has_a_history_since_it_is_kept(*, retained: bool) -> None:
+    model = Model(Facts(FACTS.defaults, FACTS.supported, history_kept=retained))
     model.enter(model.construct("cpu", dtype=None, enabled=True, cache=None))
     model.use("cpu", Weight.TRAINED, Mode.NO_GRAD)
-    assert model.use("cpu", Weight.TRAINED, Mode.GRAD).history is kept
+    assert model.use("cpu", Weight.TRAINED, Mode.GRAD).history is retained
 
 
 def test_the_model_needs_no_torch() -> None:

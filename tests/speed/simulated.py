@@ -33,12 +33,12 @@ class SimulatedClock:
 
     def time(self, call: Callable[[], object], *, repeats: int, timings: int) -> list[float]:
         """Return the durations that the last call of each timing returned."""
-        found = []
+        actual = []
         for _ in range(timings):
             took = [float(str(call())) for _ in range(repeats)]
             self.seconds += sum(took)
-            found.append(sum(took) / repeats)
-        return found
+            actual.append(sum(took) / repeats)
+        return actual
 
 
 def taking(reference: float | Iterable[float], candidate: float | Iterable[float]) -> Arms:

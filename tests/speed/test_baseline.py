@@ -23,9 +23,9 @@ __all__ = ["_no_benchmark", "speedy"]
 def least(kind: str, before: Interval | None, floor: float = 0.9) -> tuple[float, bool]:
     """Return the floor that applies, and whether it is the baseline's."""
     conditions = SpeedConditions(find_device("cpu"), BF16, "gate", before=lambda _: before)
-    kept, found = conditions.least(Demand("sums", floor, "fp32", kind=kind))
-    assert found in (None, before)
-    return round(kept, 9), found is not None
+    retained, actual = conditions.least(Demand("sums", floor, "fp32", kind=kind))
+    assert actual in (None, before)
+    return round(retained, 9), actual is not None
 
 
 QUIET = Interval(1.799, 1.8, 1.801, 12)

@@ -21,8 +21,8 @@ def make(project: Project, text: str) -> None:
 
 
 def benchmarks(path: Path) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(path.read_text())["benchmarks"]
-    return found
+    actual: list[dict[str, Any]] = json.loads(path.read_text())["benchmarks"]
+    return actual
 
 
 SUMS = """
@@ -171,23 +171,25 @@ def test_it(amp):
     amp.check_speedup(lambda: lambda: 1, over="fp32", floor=0, name="nothing", seconds=0.3)
 """
     )
-    kept = project.path.parent / "kept"  # outside of the current folder, in which pytest-benchmark's warning would fail
-    options = ("--amp-device=cpu", "--amp-dtype=bf16", "--amp-speed=report", f"--benchmark-storage=file://{kept}")
+    retained = (
+        project.path.parent / "kept"
+    )  # outside of the current folder, in which pytest-benchmark's warning would fail
+    options = ("--amp-device=cpu", "--amp-dtype=bf16", "--amp-speed=report", f"--benchmark-storage=file://{retained}")
     project.here(*options, "--benchmark-autosave").assert_outcomes(passed=1)
     same = project.here(*options, "--benchmark-compare")
     same.assert_outcomes(passed=1)
     same.stdout.fnmatch_lines(["*2 tests*"])
     assert "machine_info is different" not in same.stdout.str() + same.stderr.str()
     assert not [line for line in summary(same) if line.startswith("note")]
-    (file,) = kept.rglob("*.json")
+    (file,) = retained.rglob("*.json")
     data = json.loads(file.read_text(encoding="utf-8"))
     data["machine_info"]["amp"]["torch"] = "2.0.0"
     data["machine_info"]["amp"]["devices"]["cpu"]["cpu_capability"] = "VAX"
     file.write_text(json.dumps(data), encoding="utf-8")
-    told = [line for line in summary(project.here(*options, "--benchmark-compare")) if line.startswith("note")]
-    assert len(told) == 1
-    assert "times from elsewhere: torch 2.0.0 (now 2." in told[0]
-    assert "cpu cpu_capability VAX (now " in told[0]
+    notes = [line for line in summary(project.here(*options, "--benchmark-compare")) if line.startswith("note")]
+    assert len(notes) == 1
+    assert "times from elsewhere: torch 2.0.0 (now 2." in notes[0]
+    assert "cpu cpu_capability VAX (now " in notes[0]
 
 
 def test_a_histogram_shows_them(project: Project) -> None:

@@ -89,9 +89,9 @@ def test_alone_one_passes_and_one_is_red(timed: Project) -> None:
 def test_beside_a_stranger_nothing_is_said(timed: Project) -> None:
     result = run(timed)
     result.assert_outcomes(skipped=4)
-    told = [line for line in summary(result) if line.startswith("skipped")]
-    assert len(told) == 4
-    assert all("inconclusive: product" in line and "1 other process on this GPU" in line for line in told)
+    lines = [line for line in summary(result) if line.startswith("skipped")]
+    assert len(lines) == 4
+    assert all("inconclusive: product" in line and "1 other process on this GPU" in line for line in lines)
     assert "4 inconclusive" in summary(result)[0]
 
 

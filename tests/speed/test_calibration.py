@@ -30,22 +30,22 @@ def times(ratio: float, *, doubts: list[str] | None = None, ceiling: float | Non
 
 @pytest.mark.parametrize(("kind", "share"), [("device", 0.95), ("step", 0.80)])
 def test_a_floor_is_a_share_of_the_median(kind: str, share: float) -> None:
-    made, left_out = rows([session_of(times(ratio, kind=kind)) for ratio in (2.0, 2.02, 1.9)], least=3)
-    (row,) = made
+    result, left_out = rows([session_of(times(ratio, kind=kind)) for ratio in (2.0, 2.02, 1.9)], least=3)
+    (row,) = result
     assert (row.median, row.floor, row.sessions, left_out) == (2.0, round(share * 2.0, 4), 3, [])
     assert (row.torch, row.cuda, row.cudnn, row.driver) == ("2.11.0", "13.0", "9", "580")
     assert 0.02 < row.spread < 0.04
 
 
 def test_a_floor_is_no_higher_than_the_card() -> None:
-    made, _ = rows([session_of(times(2.4, ceiling=2.0))] * 3, least=3)
-    assert made[0].floor == 2.0
+    result, _ = rows([session_of(times(2.4, ceiling=2.0))] * 3, least=3)
+    assert result[0].floor == 2.0
 
 
 def test_what_is_in_doubt_does_not_count() -> None:
     sessions = [session_of(times(2.0, doubts=doubts)) for doubts in ([], [], ["another process is on this GPU"])]
-    made, left_out = rows(sessions, least=3)
-    assert made == []
+    result, left_out = rows(sessions, least=3)
+    assert result == []
     assert left_out[0].endswith("sound in 2 of 3 processes (another process is on this GPU)")
 
 
@@ -60,8 +60,8 @@ def record(ratio: float, *, judged: bool = True) -> str:
 
 
 def test_records_of_gates_will_do() -> None:
-    made, _ = rows([session_of(record(ratio)) for ratio in (2.0, 2.02, 1.9)], least=3)
-    (row,) = made
+    result, _ = rows([session_of(record(ratio)) for ratio in (2.0, 2.02, 1.9)], least=3)
+    (row,) = result
     assert row.key == ("NVIDIA H100 80GB HBM3", "tf32", "bf16", "decoder", "device")
     assert (row.median, row.sessions, row.torch, row.driver) == (2.0, 3, "2.11.0", "580")
     assert rows([session_of(record(2.0, judged=False))] * 3, least=3)[0] == []

@@ -64,8 +64,8 @@ def test_a_host_that_is_held_up_once_is_no_process(card: Callable[..., tuple[str
 def test_children_that_stand_still_are_no_doubt(card: Callable[..., tuple[str, ...]]) -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
         assert card((ME, child.pid)) == ()
-        (found,) = card((ME, child.pid), lost=0.4)
-        assert found == "40% of the time is lost between short kernels: another process computes on this GPU"
+        (actual,) = card((ME, child.pid), lost=0.4)
+        assert actual == "40% of the time is lost between short kernels: another process computes on this GPU"
         child.communicate(b"\n")
 
 

@@ -43,9 +43,9 @@ def _as_found() -> Iterator[None]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_setting_is_pinned(kind: Float32Kind) -> None:
     with float32_precision(kind):
-        found = state()
+        actual = state()
         expected = ("high" if kind == "tf32" else "highest", kind == "tf32")
-        assert found == (dict.fromkeys(holders(), kind) if has_fp32_precision() else expected)
+        assert actual == (dict.fromkeys(holders(), kind) if has_fp32_precision() else expected)
 
 
 def test_scopes_nest() -> None:

@@ -64,9 +64,12 @@ def test_a_floor_rises_by_itself_and_falls_with_a_reason() -> None:
     with pytest.raises(FloorsError, match=r"1 floors would fall, such as NVIDIA H100 .* from 1.9 to 1.8; .*--reason"):
         merged([ROW], [lower], " ")
     assert merged([ROW], [lower], "a new driver") == (replace(lower, reason="a new driver"),)
-    kept = replace(higher, dtype="fp16")
-    found = merged([ROW, replace(kept, floor=1.9)], [lower, kept], "a new driver")
-    assert set(found) == {replace(lower, reason="a new driver"), kept}  # the reason belongs to the floors that fell
+    retained = replace(higher, dtype="fp16")
+    actual = merged([ROW, replace(retained, floor=1.9)], [lower, retained], "a new driver")
+    assert set(actual) == {
+        replace(lower, reason="a new driver"),
+        retained,
+    }  # the reason belongs to the floors that fell
 
 
 def test_other_rows_stay() -> None:
@@ -79,8 +82,8 @@ def test_lookup() -> None:
     assert floors.calibrated(("a card that nobody has", *ROW.key[1:]), [ROW]) is None
     for row in floors.shipped():
         assert floors.calibrated(row.key) == row
-        own = replace(row, floor=row.floor / 2)
-        assert floors.calibrated(row.key, [own]) == own
+        halved = replace(row, floor=row.floor / 2)
+        assert floors.calibrated(row.key, [halved]) == halved
 
 
 def test_written_whole(tmp_path: Path) -> None:

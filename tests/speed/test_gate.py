@@ -96,18 +96,18 @@ def test_off_is_skipped_with_the_reason(request: pytest.FixtureRequest) -> None:
 
 @pytest.mark.parametrize("candidate", [2.0, 4.0])
 def test_what_is_observed(request: pytest.FixtureRequest, candidate: float) -> None:
-    seen = Noted()
-    check_simulated(request, candidate=candidate, mode="report", observe=seen.observe)
+    observed = Noted()
+    check_simulated(request, candidate=candidate, mode="report", observe=observed.observe)
     ratio = pytest.approx(3.0 / candidate)
     names = ("speedup", "float32-time", "autocast-time")
-    assert dict(seen) == dict(
+    assert dict(observed) == dict(
         zip((f"sums/over-fp32/step/{name}" for name in names), (ratio, 3.0, candidate), strict=True)
     )
     # A report is not judged by a baseline, either.
     judged = {"interval": (ratio, ratio), "better": None, "margin": None}
-    assert seen.facts["sums/over-fp32/step/speedup"] == {"kind": "ratio", "unit": "times", "allowed": 1.2, **judged}
+    assert observed.facts["sums/over-fp32/step/speedup"] == {"kind": "ratio", "unit": "times", "allowed": 1.2, **judged}
     for name in names[1:]:
-        assert seen.facts[f"sums/over-fp32/step/{name}"] == {"kind": "seconds", "unit": "s"}
+        assert observed.facts[f"sums/over-fp32/step/{name}"] == {"kind": "seconds", "unit": "s"}
 
 
 def test_what_is_in_doubt_is_observed_without_a_direction(request: pytest.FixtureRequest) -> None:
@@ -179,10 +179,10 @@ def test_bad_demands_are_refused() -> None:
 
 
 def test_data_is_seeded_and_made_anew_to_confirm_a_failure(request: pytest.FixtureRequest) -> None:
-    made: list[float] = []
+    result: list[float] = []
 
     def make_step() -> TimedStep:
-        made.append(torch.rand(()).item())
+        result.append(torch.rand(()).item())
 
         def step(autocast: Autocast) -> float:
             with autocast():
@@ -195,26 +195,26 @@ def test_data_is_seeded_and_made_anew_to_confirm_a_failure(request: pytest.Fixtu
         make_step, Demand("sums", 0.9, "fp32", plan=Plan(warm_up=0)), conditions, request, clock=SimulatedClock()
     )
     torch.manual_seed(7)
-    assert made == [torch.rand(()).item()] * 2
+    assert result == [torch.rand(()).item()] * 2
 
 
 @pytest.mark.parametrize("over", ["fp32", "tf32"])
 def test_float32_is_pinned_while_both_arms_run(request: pytest.FixtureRequest, over: str) -> None:
-    seen = set()
+    observed = set()
 
     def step(autocast: Autocast) -> float:
         with autocast():
             pinned = getattr(torch.backends.cuda.matmul, "fp32_precision", None) or torch.get_float32_matmul_precision()
-            seen.add((torch.is_autocast_enabled("cpu"), pinned))
+            observed.add((torch.is_autocast_enabled("cpu"), pinned))
             return 2.0
 
     conditions = SpeedConditions(find_device("cpu"), BF16, "report")
     check_speedup(
         lambda: step, Demand("sums", 0.9, over, plan=Plan(warm_up=0)), conditions, request, clock=SimulatedClock()
     )
-    kinds = {pinned for _, pinned in seen}
+    kinds = {pinned for _, pinned in observed}
     assert kinds <= ({"ieee", "highest"} if over == "fp32" else {"tf32", "high"})
-    assert {enabled for enabled, _ in seen} == {False, True}
+    assert {enabled for enabled, _ in observed} == {False, True}
 
 
 @pytest.mark.parametrize("precision", [BF16, FP16], ids=lambda precision: precision.name)
@@ -231,10 +231,10 @@ def test_the_arms_differ_by_autocast_alone(precision: object) -> None:
 def test_a_training_step_makes_its_gradients_anew() -> None:
     model = torch.nn.Linear(4, 1)
     batch = torch.ones(2, 4)
-    seen: list[bool] = []
+    observed: list[bool] = []
 
     def loss(model: torch.nn.Module, batch: object) -> torch.Tensor:
-        seen.append(torch.is_autocast_enabled("cpu"))
+        observed.append(torch.is_autocast_enabled("cpu"))
         value: torch.Tensor = model(batch)
         return value.sum()
 
@@ -247,7 +247,7 @@ def test_a_training_step_makes_its_gradients_anew() -> None:
     assert again is not None
     assert again is not once
     assert torch.equal(again, once)
-    assert seen == [False, True]
+    assert observed == [False, True]
 
 
 def test_a_case_is_timed_as_a_training_step() -> None:

@@ -16,45 +16,45 @@ from tests.speed.simulated import SimulatedClock, taking
 def measured(*arms: Arms, ceiling: float | None = None) -> tuple[Measured, int]:
     left = list(arms)
     make: Callable[[], Arms] = lambda: left.pop(0)  # noqa: E731
-    found = measure(make, clock=SimulatedClock(), rule=Rule(1.5), plan=Plan(warm_up=0), ceiling=ceiling)
-    return found, len(arms) - len(left)
+    actual = measure(make, clock=SimulatedClock(), rule=Rule(1.5), plan=Plan(warm_up=0), ceiling=ceiling)
+    return actual, len(arms) - len(left)
 
 
 def test_a_pass_needs_one_measurement() -> None:
-    found, made = measured(taking(4.0, 2.0), taking(4.0, 2.0))
-    assert (found.verdict.outcome, made) == (Outcome.PASS, 1)
-    assert found.verdict.interval.median == pytest.approx(2.0)
-    assert found.reference == (4.0,) * 24
-    assert found.candidate == (2.0,) * 24
+    actual, result = measured(taking(4.0, 2.0), taking(4.0, 2.0))
+    assert (actual.verdict.outcome, result) == (Outcome.PASS, 1)
+    assert actual.verdict.interval.median == pytest.approx(2.0)
+    assert actual.reference == (4.0,) * 24
+    assert actual.candidate == (2.0,) * 24
 
 
 def test_a_slow_candidate_fails_twice() -> None:
-    found, made = measured(taking(4.0, 4.0), taking(4.0, 5.0))
-    assert (found.verdict.outcome, made) == (Outcome.FAIL, 2)
-    assert found.verdict.unconfirmed is not None
-    assert found.verdict.unconfirmed.median == pytest.approx(1.0)
-    assert found.verdict.interval.median == pytest.approx(0.8)
+    actual, result = measured(taking(4.0, 4.0), taking(4.0, 5.0))
+    assert (actual.verdict.outcome, result) == (Outcome.FAIL, 2)
+    assert actual.verdict.unconfirmed is not None
+    assert actual.verdict.unconfirmed.median == pytest.approx(1.0)
+    assert actual.verdict.interval.median == pytest.approx(0.8)
 
 
 def test_a_failure_that_does_not_come_again_is_inconclusive() -> None:
-    found, made = measured(taking(4.0, 4.0), taking(4.0, 2.0))
-    assert (found.verdict.outcome, made) == (Outcome.INCONCLUSIVE, 2)
-    assert found.verdict.reasons == ("a first measurement failed at 1 [1, 1], a second did not",)
+    actual, result = measured(taking(4.0, 4.0), taking(4.0, 2.0))
+    assert (actual.verdict.outcome, result) == (Outcome.INCONCLUSIVE, 2)
+    assert actual.verdict.reasons == ("a first measurement failed at 1 [1, 1], a second did not",)
 
 
 def test_a_busy_machine_is_neither_red_nor_green() -> None:
     busy = [2.0] * 30 + [4.0] * 30
     for candidate in (busy, [4 * seconds for seconds in busy]):
-        found, made = measured(taking(8.0, candidate))
-        assert (found.verdict.outcome, made) == (Outcome.INCONCLUSIVE, 1)
-        assert "vary by a factor of 2.00" in found.verdict.reasons[0]
+        actual, result = measured(taking(8.0, candidate))
+        assert (actual.verdict.outcome, result) == (Outcome.INCONCLUSIVE, 1)
+        assert "vary by a factor of 2.00" in actual.verdict.reasons[0]
 
 
 def test_a_speedup_beyond_the_device_is_inconclusive() -> None:
     assert measured(taking(4.0, 2.0), ceiling=1.9)[0].verdict.outcome is Outcome.PASS
-    found, _ = measured(taking(4.0, 1.0), ceiling=2.0)
-    assert found.verdict.outcome is Outcome.INCONCLUSIVE
-    assert "a speedup of 4 is above 1.1 times the 2" in found.verdict.reasons[0]
+    actual, _ = measured(taking(4.0, 1.0), ceiling=2.0)
+    assert actual.verdict.outcome is Outcome.INCONCLUSIVE
+    assert "a speedup of 4 is above 1.1 times the 2" in actual.verdict.reasons[0]
 
 
 @pytest.mark.parametrize("arms", [[taking(4.0, 2.0)], [taking(4.0, 4.0), taking(4.0, 5.0)]])

@@ -107,8 +107,8 @@ def test_a_clock_that_sees_one_arm_alone_is_doubted() -> None:
         unseen += 1
         return arms.candidate()
 
-    found = Measurement(Arms(arms.reference, candidate), clock, PLAN, now=lambda: clock.now() + 0.02 * unseen)
-    assert "the clock saw 9% of the time" in found.doubts[0]
+    actual = Measurement(Arms(arms.reference, candidate), clock, PLAN, now=lambda: clock.now() + 0.02 * unseen)
+    assert "the clock saw 9% of the time" in actual.doubts[0]
 
 
 def test_a_clock_that_stands_still_is_an_error() -> None:

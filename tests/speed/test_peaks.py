@@ -37,8 +37,8 @@ from pytest_amp.speed.peaks import Peaks, all_peaks, peaks_of
     ],
 )
 def test_a_driver_name_finds_its_card_and_no_other(device_name: str, card: str | None) -> None:
-    found = [peaks.name for peaks in all_peaks() if re.search(peaks.match, device_name)]
-    assert found == ([card] if card else [])
+    actual = [peaks.name for peaks in all_peaks() if re.search(peaks.match, device_name)]
+    assert actual == ([card] if card else [])
     peaks = peaks_of(device_name)
     assert (peaks.name if peaks else None) == card
 

@@ -136,18 +136,18 @@ def test_rates_where_everything_goes_wrong() -> None:
 def against_a_baseline(noise: Noise, change: float, kind: str, trials: int = TRIALS) -> dict[Outcome, float]:
     """Return outcomes against a baseline of another process, with the same noise, at another speed."""
     rng = np.random.default_rng([11, round(1000 * change)])
-    found = dict.fromkeys(Outcome, 0)
+    actual = dict.fromkeys(Outcome, 0)
     for _ in range(trials):
         before = once(noise, 1.5, Rule(0.0, precision=PRECISE), rng).interval
         rule = Rule(before.low * (1 - TOLERANCES[kind][-1][1]), margin=MARGINS[kind], precision=PRECISE)
-        found[trial(noise, 1.5 * change, rule, rng)] += 1
-    return {outcome: count / trials for outcome, count in found.items()}
+        actual[trial(noise, 1.5 * change, rule, rng)] += 1
+    return {outcome: count / trials for outcome, count in actual.items()}
 
 
 def test_a_loss_of_two_percent_of_device_time_is_red() -> None:
-    found = against_a_baseline(replayed, 0.98, "device")
-    assert found[FAIL] >= 0.95
-    assert found[PASS] == 0
+    actual = against_a_baseline(replayed, 0.98, "device")
+    assert actual[FAIL] >= 0.95
+    assert actual[PASS] == 0
     assert against_a_baseline(replayed, 0.975, "device")[FAIL] >= 0.999
 
 
@@ -181,14 +181,14 @@ class Nights:
 
     def red(self, count: int, rng: np.random.Generator, change: float = 1.0) -> int:
         """Return in how many of ``count`` nights a check is red whose speedup changed by the factor ``change``."""
-        found = 0
+        actual = 0
         for _ in range(count):
             any_ = Rule(0.0, precision=PRECISE, looks=self.looks)
             before = once(of_process(self.spread, self.kind, rng), 1.5, any_, rng).interval
             floor = before.low * (1 - self.tolerance)
             rule = Rule(floor, margin=MARGINS[self.kind], precision=PRECISE, looks=self.looks)
-            found += trial(of_process(self.spread, self.kind, rng), 1.5 * change, rule, rng) is FAIL
-        return found
+            actual += trial(of_process(self.spread, self.kind, rng), 1.5 * change, rule, rng) is FAIL
+        return actual
 
 
 def test_a_healthy_card_is_not_red_once_in_a_quarter() -> None:
@@ -224,8 +224,8 @@ def test_a_step_that_takes_a_tenth_longer_is_red_where_its_spread_allows_it(
 
 
 def test_a_loss_of_a_tenth_of_step_time_is_red_where_it_is_quiet() -> None:
-    found = against_a_baseline(quiet, 0.90, "step")
-    assert found[FAIL] >= 0.99
-    assert found[PASS] <= 0.005
+    actual = against_a_baseline(quiet, 0.90, "step")
+    assert actual[FAIL] >= 0.99
+    assert actual[PASS] <= 0.005
     assert against_a_baseline(quiet, 0.85, "step")[FAIL] >= 0.99
     assert against_a_baseline(quiet, 1.0, "step")[FAIL] == 0

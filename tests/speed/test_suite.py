@@ -32,7 +32,7 @@ def test_a_cpu_reports_what_it_measures(project: Project) -> None:
     suite = str(ROOT / "suites" / "speed" / "test_speedups.py")
     options = ("--amp-device=cpu", "--amp-dtype=bf16", "--amp-speed=report", "--amp-record=record.json")
     project.here(suite, "-k", "matmul-512", *options).assert_outcomes(passed=1)
-    found = project.observed("record.json")
-    assert {key.rpartition("/")[2] for key in found} == {"speedup", "float32-time", "autocast-time"}
-    assert all(key.startswith("speed/cpu/bf16/matmul-512/over-fp32/step/") for key in found)
-    assert all(value > 0 for value in found.values())
+    actual = project.observed("record.json")
+    assert {key.rpartition("/")[2] for key in actual} == {"speedup", "float32-time", "autocast-time"}
+    assert all(key.startswith("speed/cpu/bf16/matmul-512/over-fp32/step/") for key in actual)
+    assert all(value > 0 for value in actual.values())

@@ -49,9 +49,9 @@ def test_rank_covers_the_median_and_no_higher_rank_does(count: int, confidence: 
 def test_interval_is_made_of_order_statistics() -> None:
     ratios = [1.0 + n / 100 for n in range(12)]
     shuffled = [math.log(ratios[n * 5 % 12]) for n in range(12)]
-    found = median_interval(shuffled)
-    assert found.quads == 12
-    assert [found.low, found.median, found.high] == pytest.approx([1.01, math.sqrt(1.05 * 1.06), 1.10])
+    actual = median_interval(shuffled)
+    assert actual.quads == 12
+    assert [actual.low, actual.median, actual.high] == pytest.approx([1.01, math.sqrt(1.05 * 1.06), 1.10])
 
 
 def test_interval_of_too_few_values_is_unbounded() -> None:
@@ -134,15 +134,15 @@ def test_no_look_is_decisive() -> None:
 
 
 def test_a_look_that_is_too_dear_is_not_begun() -> None:
-    asked = []
+    looks = []
 
     def affordable(further: int, outcome: Outcome) -> bool:
-        asked.append((further, outcome))
+        looks.append((further, outcome))
         return further < 24
 
     sample, left = drawn([0.8, 1.2] * 24)
     verdict = decide(sample, Rule(1.0), affordable=affordable)
-    assert (verdict.outcome, asked, len(left)) == (INCONCLUSIVE, [(12, INCONCLUSIVE), (24, INCONCLUSIVE)], 24)
+    assert (verdict.outcome, looks, len(left)) == (INCONCLUSIVE, [(12, INCONCLUSIVE), (24, INCONCLUSIVE)], 24)
     assert verdict.reasons == ("undecided after 24 quads, when the time was up",)
 
 

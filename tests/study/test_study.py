@@ -50,18 +50,18 @@ def test_the_grid_is_the_whole_question() -> None:
 @pytest.mark.parametrize("mode", grid.MODES)
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_a_cell(mode: str, precision: str) -> None:
-    found = transformer.measure(Cell("small", 8, 2, precision, "math", mode), find_device("cpu"))
-    assert found["step_time"] > 0
-    assert found["device_time"] is None, "a CPU has no graphs"
-    assert len(found["first_calls"]) == 3
-    assert found["parameters"] > 16 * 50
+    actual = transformer.measure(Cell("small", 8, 2, precision, "math", mode), find_device("cpu"))
+    assert actual["step_time"] > 0
+    assert actual["device_time"] is None, "a CPU has no graphs"
+    assert len(actual["first_calls"]) == 3
+    assert actual["parameters"] > 16 * 50
 
 
 def test_where_the_time_goes() -> None:
     device = find_device("cpu")
-    found = _shares(transformer._Work(Cell("small", 8, 2, "fp32", "sdpa", "forward"), device), device)
-    assert 0 < found["products"] < 1
-    assert 0 < found["attention"] < 1
+    actual = _shares(transformer._Work(Cell("small", 8, 2, "fp32", "sdpa", "forward"), device), device)
+    assert 0 < actual["products"] < 1
+    assert 0 < actual["attention"] < 1
 
 
 def test_the_peak_is_beside_what_was_held_before(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,8 +72,8 @@ def test_the_peak_is_beside_what_was_held_before(monkeypatch: pytest.MonkeyPatch
             """Do nothing, since no memory is reserved."""
 
     monkeypatch.setattr(transformer, "Allocator", lambda _device: Counting())
-    found = transformer.measure(Cell("small", 8, 2, "fp32", "sdpa", "forward"), find_device("cpu"))
-    assert found["peak"] == 700
+    actual = transformer.measure(Cell("small", 8, 2, "fp32", "sdpa", "forward"), find_device("cpu"))
+    assert actual["peak"] == 700
 
 
 def test_running_out_of_memory_is_a_result(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,9 +150,9 @@ def test_a_device_that_does_not_compute_is_refused_in_one_line(
 
 
 def made(path: Path, rows: dict[Cell, dict[str, object]]) -> results.Results:
-    found = results.Results(path, {"gpu": "NVIDIA H100 80GB HBM3", "torch": "2.11.0"})
+    actual = results.Results(path, {"gpu": "NVIDIA H100 80GB HBM3", "torch": "2.11.0"})
     for cell, row in rows.items():
-        found.add(cell, row)
+        actual.add(cell, row)
     return results.read(path)
 
 
@@ -202,11 +202,11 @@ def test_what_was_measured_in_doubt_is_measured_again(
 def test_the_page_of_the_docs_is_what_its_results_say() -> None:
     """``pytest-amp study transformer --to docs/transformers --only-report`` writes it."""
     folder = Path(__file__).parents[2] / "docs" / "transformers"
-    found = results.read(folder / "transformer.jsonl")
-    assert not any(result.get("doubts") for result in found.found.values())
+    actual = results.read(folder / "transformer.jsonl")
+    assert not any(result.get("doubts") for result in actual.found.values())
     modes = ("forward-backward", "step")
     pictures = [f"transformer-{what}-{mode}.svg" for mode in modes for what in ("speedup", "memory")]
     shown = [picture for picture in pictures if (folder / picture).is_file()]
     assert shown
     assert all((folder / picture).with_suffix(".png").is_file() for picture in shown)
-    assert (folder / "transformer.md").read_text(encoding="utf-8") == report.as_markdown(found, shown)
+    assert (folder / "transformer.md").read_text(encoding="utf-8") == report.as_markdown(actual, shown)

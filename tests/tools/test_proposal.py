@@ -30,27 +30,27 @@ def proposal(checkout: Path, new: Record, *, old: Record | None = None, notes: P
 
 
 def test_release_without_a_change_ends_the_data_later(checkout: Path) -> None:
-    found = proposal(checkout, record(f"{NEXT}.0+cpu"))
-    spec = parse_spec(found.files[SPEC])
+    actual = proposal(checkout, record(f"{NEXT}.0+cpu"))
+    spec = parse_spec(actual.files[SPEC])
     assert spec.last == NEXT
-    assert found.files[CHANGES] == (ROOT / CHANGES).read_text(encoding="utf-8")
-    assert FILE not in str(found.files.keys())
-    assert f"- torch {NEXT} is supported: " in found.files[pages.CHANGELOG]
-    assert f"torch: torch=={NEXT}.0," in found.files[pages.MATRIX]
-    assert f"It is right for torch 2.6 to {NEXT}" in found.files[pages.RULES]
-    assert "guard kept: cpu bf16 polar" in human_list(found)
+    assert actual.files[CHANGES] == (ROOT / CHANGES).read_text(encoding="utf-8")
+    assert FILE not in str(actual.files.keys())
+    assert f"- torch {NEXT} is supported: " in actual.files[pages.CHANGELOG]
+    assert f"torch: torch=={NEXT}.0," in actual.files[pages.MATRIX]
+    assert f"It is right for torch 2.6 to {NEXT}" in actual.files[pages.RULES]
+    assert "guard kept: cpu bf16 polar" in human_list(actual)
 
 
 def test_patch_applies_and_gives_what_was_proposed(checkout: Path) -> None:
     mended = tuple(Failure(MENDED.format(dtype), f"{FIXED}a/b#1: x passes on cpu") for dtype in ("bf16", "fp16"))
-    found = proposal(checkout, record(f"{NEXT}.0", failures=mended))
+    actual = proposal(checkout, record(f"{NEXT}.0", failures=mended))
     file = checkout.parent / "release.patch"
-    file.write_text(found.patch, encoding="utf-8")
+    file.write_text(actual.patch, encoding="utf-8")
     outside = {**os.environ, "GIT_CEILING_DIRECTORIES": str(checkout.parent)}
     subprocess.run(["git", "apply", str(file)], cwd=checkout, check=True, env=outside)  # noqa: S607  # found in PATH
-    for name, text in found.files.items():
+    for name, text in actual.files.items():
         assert (checkout / name).read_text(encoding="utf-8") == text
-    assert patch(checkout, found.files) == ""
+    assert patch(checkout, actual.files) == ""
 
 
 def test_rule_that_is_new_changes_or_goes_has_its_rows(checkout: Path) -> None:
@@ -111,8 +111,8 @@ def test_mended_fault_has_a_row_for_where_it_was_seen(checkout: Path) -> None:
     ]
     one = Failure("rules/cpu/bf16/test_x::test_y", f"{FIXED}no report found: odd passes on cpu-bf16; remove it")
     red = Failure("rules/cpu/bf16/test_x::test_z", "AmpFailure: softmax is low")
-    found = proposal(checkout, record(f"{NEXT}.0", failures=(*both, one, red)))
-    (checkout / "suites" / FILE).write_text(found.files[f"suites/{FILE}"], encoding="utf-8")
+    actual = proposal(checkout, record(f"{NEXT}.0", failures=(*both, one, red)))
+    (checkout / "suites" / FILE).write_text(actual.files[f"suites/{FILE}"], encoding="utf-8")
     first, second = faults_beside(checkout / "suites" / "distributed")
     assert (first.key, first.report, first.reason, first.until) == (
         MENDED.format("*"),
@@ -121,7 +121,7 @@ def test_mended_fault_has_a_row_for_where_it_was_seen(checkout: Path) -> None:
         LAST,
     )
     assert (second.key, second.report) == ("rules/cpu/bf16/test_x::test_y", "no report found")
-    page = human_list(found)
+    page = human_list(actual)
     assert "- AmpFailure: softmax is low: rules/cpu/bf16/test_x::test_z" in page
     assert "on a GPU: make gate AMP_DEVICE=cuda" in page
     again = proposal(checkout, record(f"{NEXT}.0", failures=tuple(both)))
@@ -134,15 +134,15 @@ def test_difference_has_the_reason_of_the_release_notes(checkout: Path, tmp_path
     keys = ["gradients/cpu/bf16/clamp_odd/input.0", "gradients/cpu/bf16/unheard_of/input.0"]
     old = record(f"{LAST}.0", *(observation(key, 1, Kind.COUNT) for key in keys))
     new = record(f"{NEXT}.0", *(observation(key, 2, Kind.COUNT) for key in keys))
-    found = proposal(checkout, new, old=old, notes=notes)
-    row = toml.loads(found.files[CHANGES])["change"][0]
+    actual = proposal(checkout, new, old=old, notes=notes)
+    row = toml.loads(actual.files[CHANGES])["change"][0]
     assert row == {
         "since": NEXT,
         "keys": ["gradients/*/*/clamp_odd/input.0"],
         "text": "clamp_odd shares its gradient",
         "source": "pytorch/pytorch#191142",
     }
-    page = human_list(found)
+    page = human_list(actual)
     assert "- changed gradients/cpu/bf16/unheard_of/input.0: 1 -> 2" in page
     assert f"- find the release: pytest-amp bisect {LAST}.0 {NEXT}.0 -k test_it --device=cpu --dtype=bf16" in page
     assert "clamp_odd" not in page

@@ -48,25 +48,25 @@ def folder(tmp_path: Path, checkout: Path, monkeypatch: pytest.MonkeyPatch) -> P
 
 def run(folder: Path, *arguments: str) -> int:
     place = folder.parent
-    given = ("--folder", str(folder), "--python", str(place / "python"))
+    options = ("--folder", str(folder), "--python", str(place / "python"))
     records = ("--record", str(place / "new.json.gz"), "--record-before", str(place / "old.json.gz"))
-    return command.main([f"torch=={NEXT}.0", *given, *records, *arguments])
+    return command.main([f"torch=={NEXT}.0", *options, *records, *arguments])
 
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """Return the commands that the steps call, which all succeed without output."""
-    said: list[list[str]] = []
+    commands: list[list[str]] = []
 
     def call(self: Workplace, argv: list[str], *, log: str, **_: object) -> int:
-        said.append([str(word) for word in argv])
+        commands.append([str(word) for word in argv])
         self.path(log).write_text("done\n", encoding="utf-8")
         return 0
 
     monkeypatch.setattr(Workplace, "call", call)
     monkeypatch.setattr(steps, "_copy", lambda _root, _tree: None)
     monkeypatch.setattr(steps, "pytest_of", lambda python, _root: [str(python), "-m", "pytest"])
-    return said
+    return commands
 
 
 def test_steps_that_are_done_are_not_done_again(
@@ -103,8 +103,8 @@ def test_guard_that_would_be_lost_ends_the_step(folder: Path, capsys: pytest.Cap
     write_record(new, folder.parent / "new.json.gz", replace=True)
     assert run(folder) == 1
     last = capsys.readouterr().out.splitlines()[-1]
-    said = "cpu bf16 addmm: fp32 low | low low -> fp32 ? | low low; --keep-lost keeps what was known of each"
-    assert last == f"release-support: guards: guard lost: {said}"
+    message = "cpu bf16 addmm: fp32 low | low low -> fp32 ? | low low; --keep-lost keeps what was known of each"
+    assert last == f"release-support: guards: guard lost: {message}"
     assert not (folder / "release.patch").exists()
     assert run(folder, "--keep-lost") == 0
     assert "fingerprints: done before: " in capsys.readouterr().out  # nothing is read again

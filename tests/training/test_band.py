@@ -10,11 +10,11 @@ LOSSES = [4.0, 3.0, 2.0, 1.0]
 
 
 def test_half_of_its_width_is_so_many_spreads() -> None:
-    others = [[x + 0.1 for x in LOSSES], [x - 0.1 for x in LOSSES]]
-    band = make_band(LOSSES, others, u=2.0**-20)
+    curves = [[x + 0.1 for x in LOSSES], [x - 0.1 for x in LOSSES]]
+    band = make_band(LOSSES, curves, u=2.0**-20)
     assert band.spread == pytest.approx([0.1] * 4)
     assert band.half == pytest.approx([0.1 * WIDTH] * 4)
-    assert make_band(LOSSES, others, u=2.0**-20, scale=0.5).half == pytest.approx([0.05 * WIDTH] * 4)
+    assert make_band(LOSSES, curves, u=2.0**-20, scale=0.5).half == pytest.approx([0.05 * WIDTH] * 4)
 
 
 def test_it_is_never_narrower_than_two_roundings_of_the_loss() -> None:

@@ -63,8 +63,8 @@ def finish(iteration: TrainingIteration, loss: torch.Tensor) -> None:
 @pytest.mark.parametrize("optimizer", [sgd, adamw])
 def test_the_usual_step_passes(precision: Precision, optimizer: MakeOptimizer) -> None:
     observed = Noted()
-    found = run(precision=precision, optimizer=optimizer, observed=observed)
-    assert len(found.losses) == 12
+    actual = run(precision=precision, optimizer=optimizer, observed=observed)
+    assert len(actual.losses) == 12
     assert set(observed) == {"mlp/loss beside fp32", "mlp/steps skipped"}
     assert 0 < observed["mlp/loss beside fp32"] < 1
 
@@ -225,11 +225,11 @@ def test_a_low_loss_is_named() -> None:
     """Average over thousands in the low dtype, in which the sum is wrong."""
 
     def loss(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
-        each: torch.Tensor = model(batch).square().flatten()
-        total = each[:1] * 0
-        for index in range(len(each)):
-            total = total + each[index]
-        return total / len(each)
+        losses: torch.Tensor = model(batch).square().flatten()
+        total = losses[:1] * 0
+        for index in range(len(losses)):
+            total = total + losses[index]
+        return total / len(losses)
 
     def build() -> nn.Module:
         return nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8))

@@ -27,11 +27,11 @@ def rows(name: str) -> list[list[str]]:
 
 
 def test_a_healthy_run_is_in_the_band_and_a_fault_left_it_or_not() -> None:
-    found = rows("margins on cpu")
-    assert len(found) == 4 * (1 + len(FAULTS))
-    for _, _, fault, used, left in found:
+    actual = rows("margins on cpu")
+    assert len(actual) == 4 * (1 + len(FAULTS))
+    for _, _, fault, used, left in actual:
         if fault.startswith("none"):
-            low, high = (float(each) for each in used.split(" to "))
+            low, high = (float(bound) for bound in used.split(" to "))
             assert 0 < low <= high < 0.5
         elif left == "never":
             assert float(used) < 5  # for one seed; another one left the band
@@ -41,9 +41,9 @@ def test_a_healthy_run_is_in_the_band_and_a_fault_left_it_or_not() -> None:
 
 
 def test_steps_that_are_not_taken_always_leave_the_band() -> None:
-    found = [left for _, _, fault, _, left in rows("margins on cpu") if fault.startswith("every eighth")]
-    assert len(found) == 4
-    assert "never" not in found
+    actual = [left for _, _, fault, _, left in rows("margins on cpu") if fault.startswith("every eighth")]
+    assert len(actual) == 4
+    assert "never" not in actual
 
 
 @pytest.mark.usefixtures("one_thread")
@@ -66,13 +66,13 @@ def test_a_row_is_what_is_measured() -> None:
     ]
     row = row_of(gradients_short, setups, [band_of(setup, run(setup, low=False)) for setup in setups])
     (_, _, fault, used, left) = (cell.strip() for cell in row.strip("|").split("|"))
-    (wanted,) = [each for each in rows("margins on cpu") if each[:3] == ["images", "fp16", fault]]
-    assert float(used) == pytest.approx(float(wanted[3]), rel=0.25)
-    assert left == wanted[4]
+    (expected,) = [row for row in rows("margins on cpu") if row[:3] == ["images", "fp16", fault]]
+    assert float(used) == pytest.approx(float(expected[3]), rel=0.25)
+    assert left == expected[4]
 
 
 def test_the_study_has_every_storage_and_its_bytes() -> None:
-    assert [row[:2] for row in rows("study")] == [[each.name, str(each.bytes_each)] for each in STORAGES]
+    assert [row[:2] for row in rows("study")] == [[storage.name, str(storage.bytes_each)] for storage in STORAGES]
 
 
 def test_what_is_said_of_the_study_is_in_its_table() -> None:

@@ -39,13 +39,13 @@ def step(norm: float) -> TrajectoryStep:
     ],
 )
 def test_sizes_of_gradients_name_what_explains_them(ratio: float, likely: str | None) -> None:
-    found = likely_sizes(SETUP, step(1.0), step(ratio), 65536.0)
+    actual = likely_sizes(SETUP, step(1.0), step(ratio), 65536.0)
     if likely is None:
-        assert found is None
+        assert actual is None
     else:
-        assert found is not None
-        assert re.search(likely, found)
-        assert ("clipped" in found) == (ratio < 1)
+        assert actual is not None
+        assert re.search(likely, actual)
+        assert ("clipped" in actual) == (ratio < 1)
 
 
 def test_first_loss_that_is_not_finite() -> None:

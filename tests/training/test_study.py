@@ -16,22 +16,22 @@ from pytest_amp.training.study import BF16
 def test_in_float32_it_is_torchs_adamw() -> None:
     torch.manual_seed(0)
     start = torch.randn(50)
-    ours, torchs = nn.Parameter(start.clone()), nn.Parameter(start.clone())
-    low, usual = LowAdamW([ours], Storage("float32")), torch.optim.AdamW([torchs], lr=1e-2, weight_decay=0.01)
+    studied, torchs = nn.Parameter(start.clone()), nn.Parameter(start.clone())
+    low, usual = LowAdamW([studied], Storage("float32")), torch.optim.AdamW([torchs], lr=1e-2, weight_decay=0.01)
     for _ in range(20):
         gradient = torch.randn(50)
-        ours.grad, torchs.grad = gradient.clone(), gradient.clone()
+        studied.grad, torchs.grad = gradient.clone(), gradient.clone()
         low.step(1e-2)
         usual.step()
-    torch.testing.assert_close(ours, torchs, rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(studied, torchs, rtol=1e-6, atol=1e-7)
 
 
 def test_stochastic_rounding_is_right_in_the_mean() -> None:
     values = torch.full((200_000,), 1 + 2.0**-10)
-    found = round_stochastically(values, torch.Generator().manual_seed(0))
-    assert set(found.tolist()) == {1.0, 1 + 2.0**-7}
+    actual = round_stochastically(values, torch.Generator().manual_seed(0))
+    assert set(actual.tolist()) == {1.0, 1 + 2.0**-7}
     # Up with probability 1/8: the standard deviation of the share is 7e-4.
-    assert float((found > 1).double().mean()) == pytest.approx(1 / 8, abs=4e-3)
+    assert float((actual > 1).double().mean()) == pytest.approx(1 / 8, abs=4e-3)
     exact = torch.tensor([1.0, -0.5, 3.0, 0.0])
     assert torch.equal(round_stochastically(exact, torch.Generator().manual_seed(0)).float(), exact)
 
@@ -56,8 +56,8 @@ def test_an_update_below_the_weights_rounding(rounding: Rounding, *, arrives: bo
     optimizer = LowAdamW([weight], Storage("low", weights=BF16, rounding=rounding))
     for _ in range(1000):
         weight.grad = torch.ones_like(weight)
-        wanted, stayed = optimizer.step(1e-4)
-        assert wanted == 1000
+        expected, stayed = optimizer.step(1e-4)
+        assert expected == 1000
         assert (stayed == 1000) is (rounding is Rounding.NEAREST)
     moved = 1 - float(weight.detach().double().mean())
     if arrives:

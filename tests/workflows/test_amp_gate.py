@@ -17,16 +17,16 @@ GATE = ACTION / "gate.py"
 
 
 def _environment(folder: Path, **inputs: str) -> dict[str, str]:
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST_", "CUDA_", "GITHUB_"))}
-    kept |= {"RUNNER_TEMP": str(folder), "GITHUB_OUTPUT": str(folder / "output"), "PYTHONPATH": str(ROOT)}
-    return kept | {f"AMP_GATE_{name.upper()}": value for name, value in inputs.items()}
+    retained = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST_", "CUDA_", "GITHUB_"))}
+    retained |= {"RUNNER_TEMP": str(folder), "GITHUB_OUTPUT": str(folder / "output"), "PYTHONPATH": str(ROOT)}
+    return retained | {f"AMP_GATE_{name.upper()}": value for name, value in inputs.items()}
 
 
 def test_inputs_are_handed_to_every_step_and_documented() -> None:
     yaml = pytest.importorskip("yaml", reason="pyyaml is in the dependency group test")
     action = yaml.safe_load((ACTION / "action.yml").read_text(encoding="utf-8"))
     page = (ROOT / "docs" / "how-to" / "gate-pull-requests.md").read_text(encoding="utf-8")
-    assert all(each["description"] for each in action["inputs"].values())
+    assert all(entry["description"] for entry in action["inputs"].values())
     assert [name for name in action["inputs"] if f"| `{name}` |" not in page] == []
     handed = {f"AMP_GATE_{name.upper().replace('-', '_')}" for name in action["inputs"]} - {"AMP_GATE_RETENTION_DAYS"}
     steps = [step for step in action["runs"]["steps"] if "run" in step]
@@ -37,8 +37,8 @@ def test_inputs_are_handed_to_every_step_and_documented() -> None:
 
 def test_what_it_installs(tmp_path: Path) -> None:
     module = script("gate", ACTION)
-    given = {"torch": "torch==2.13.0", "requirements": "-r needs.txt", "name": "a", "python": "python3.12"}
-    inputs = module.Inputs(_environment(tmp_path, **given))
+    action_inputs = {"torch": "torch==2.13.0", "requirements": "-r needs.txt", "name": "a", "python": "python3.12"}
+    inputs = module.Inputs(_environment(tmp_path, **action_inputs))
     commands = module.install_commands(inputs)
     python = str(tmp_path / "amp-gate-a" / "venv" / "bin" / "python")
     assert commands[0] == ["python3.12", "-m", "venv", "--clear", str(tmp_path / "amp-gate-a" / "venv")]
@@ -52,8 +52,8 @@ def test_a_run(tmp_path: Path, assertion: str, status: int) -> None:
     tests = tmp_path / "test_it.py"
     tests.write_text(f"def test_it(amp):\n    amp.observe('x', 1, kind='count')\n    assert {assertion}\n")
     plugin = "" if INSTALLED else "-p pytest_amp.plugin "
-    given = {"environment": "none", "python": sys.executable, "device": "cpu", "dtype": "bf16"}
-    environment = _environment(tmp_path, **given, tests=str(tests), args=f"{plugin}-p no:cacheprovider -q")
+    arguments = {"environment": "none", "python": sys.executable, "device": "cpu", "dtype": "bf16"}
+    environment = _environment(tmp_path, **arguments, tests=str(tests), args=f"{plugin}-p no:cacheprovider -q")
     environment["GITHUB_STEP_SUMMARY"] = str(tmp_path / "page")
     (tmp_path / "page").touch()
     for _ in range(2):  # a job can run again, and finds the files of the first run
@@ -70,8 +70,8 @@ def test_a_run(tmp_path: Path, assertion: str, status: int) -> None:
 def test_a_device_that_is_not_there_is_red(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text("def test_it(amp):\n    pass\n")
     plugin = "" if INSTALLED else "-p pytest_amp.plugin "
-    given = {"environment": "none", "python": sys.executable, "device": "cuda", "args": f"{plugin}-q"}
-    environment = {**_environment(tmp_path, **given, tests="test_it.py"), "CUDA_VISIBLE_DEVICES": ""}
+    inputs = {"environment": "none", "python": sys.executable, "device": "cuda", "args": f"{plugin}-q"}
+    environment = {**_environment(tmp_path, **inputs, tests="test_it.py"), "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run([sys.executable, str(GATE), "run"], cwd=tmp_path, env=environment, check=False)
     assert done.returncode == 4
 

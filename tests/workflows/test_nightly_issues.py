@@ -84,17 +84,17 @@ class Nights:
 
     @property
     def issues(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = json.loads((self.folder / "issues.json").read_text(encoding="utf-8"))
-        return found
+        actual: list[dict[str, Any]] = json.loads((self.folder / "issues.json").read_text(encoding="utf-8"))
+        return actual
 
 
 @pytest.fixture
 def nights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Nights:
-    found = Nights(tmp_path)
+    actual = Nights(tmp_path)
     monkeypatch.setenv("PATH", f"{tmp_path / 'programs'}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("RUN_URL", "https://example.org/runs/1")
     monkeypatch.setenv("RED", "false")
-    return found
+    return actual
 
 
 def test_cause_on_several_devices_is_one_issue(nights: Nights) -> None:

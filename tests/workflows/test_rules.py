@@ -67,11 +67,11 @@ def test_every_action_is_pinned_by_its_hash_and_says_its_version(path: Path) -> 
     lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
     used = [line.removeprefix("- ").removeprefix("uses: ") for line in lines if "uses: " in line]
     assert used or path.name == "setup"
-    for each in used:
-        if each.startswith("$/"):  # in this repository, at the commit that runs
-            assert (ROOT / each.removeprefix("$/")).exists()
+    for use in used:
+        if use.startswith("$/"):  # in this repository, at the commit that runs
+            assert (ROOT / use.removeprefix("$/")).exists()
         else:
-            assert re.fullmatch(r"[\w.-]+/[\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", each), each
+            assert re.fullmatch(r"[\w.-]+/[\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", use), use
 
 
 def test_one_action_has_one_hash() -> None:

@@ -33,15 +33,15 @@ def _said(calls: Path) -> list[list[str]]:
 
 def test_install_puts_torch_first_and_each_word_apart() -> None:
     commands = script("install").commands
-    wanted = {"TORCH": "torch==2.9.1", "PYTEST": "pytest==9.0.*", "EXTRAS": "all", "GROUPS": "test,docs"}
-    found = commands(wanted, "python")
-    assert [command[4:] for command in found] == [
+    expected = {"TORCH": "torch==2.9.1", "PYTEST": "pytest==9.0.*", "EXTRAS": "all", "GROUPS": "test,docs"}
+    actual = commands(expected, "python")
+    assert [command[4:] for command in actual] == [
         ["--upgrade", "pip>=25.1"],
         ["torch==2.9.1"],
         ["--editable", f"{ROOT}[all]", f"--group={ROOT}/pyproject.toml:test", f"--group={ROOT}/pyproject.toml:docs"],
         ["pytest==9.0.*"],
     ]
-    assert all(command[:4] == ["python", "-m", "pip", "install"] for command in found)
+    assert all(command[:4] == ["python", "-m", "pip", "install"] for command in actual)
     (torch,) = [command for command in commands({}, "python") if "torch" in command]
     assert torch[4:] == ["--constraint", str(ROOT / "constraints.txt"), "torch"]
     nightly = commands({"TORCH": "torch", "TORCH_INDEX": "https://example.org/nightly/cpu"}, "python")[1]
@@ -93,15 +93,15 @@ def test_torch_channels(tmp_path: Path) -> None:
 
 
 def test_nightly_build_without_a_gpu_needs_an_index() -> None:
-    wanted = {"TORCH_CPU_INDEX": "https://example.org/cpu", "NIGHTLY_CPU_INDEX": "https://example.org/n/cpu"}
-    assert script("torch_channels").without_gpu(wanted) == [
+    expected = {"TORCH_CPU_INDEX": "https://example.org/cpu", "NIGHTLY_CPU_INDEX": "https://example.org/n/cpu"}
+    assert script("torch_channels").without_gpu(expected) == [
         {"channel": "stable", "torch": "torch", "index": "https://example.org/cpu"},
         {"channel": "nightly", "torch": "torch", "index": "https://example.org/n/cpu"},
     ]
 
 
 @pytest.mark.parametrize(
-    ("text", "wanted", "message"),
+    ("text", "expected", "message"),
     [
         (PIP, {"CHANNELS": "nightly"}, "names no index"),
         (PIP, {"CHANNELS": "lts"}, "unknown channel 'lts'"),
@@ -109,29 +109,31 @@ def test_nightly_build_without_a_gpu_needs_an_index() -> None:
         ("Available versions: 2.0.0", {}, "no release before"),
     ],
 )
-def test_torch_channels_refuses(text: str, wanted: dict[str, str], message: str) -> None:
+def test_torch_channels_refuses(text: str, expected: dict[str, str], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        script("torch_channels").channels(text, wanted)
+        script("torch_channels").channels(text, expected)
 
 
 def test_last_green(calls: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = ('[{"databaseId": 7}, {"databaseId": 5}]', 0)
-    kept = {f"api repos/{{owner}}/{{repo}}/actions/runs/{run}/": (text, 0) for run, text in ((7, "[]"), (5, STABLE))}
-    stand_in(tmp_path / "programs", "gh", {"run list": runs, **kept, "run download": ("", 0)})
+    retained = {
+        f"api repos/{{owner}}/{{repo}}/actions/runs/{run}/": (text, 0) for run, text in ((7, "[]"), (5, STABLE))
+    }
+    stand_in(tmp_path / "programs", "gh", {"run list": runs, **retained, "run download": ("", 0)})
     for name, value in {"WORKFLOW": "nightly.yml", "BRANCH": "main", "ARTIFACTS": "gate-stable,gate-nightly"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("FOLDER", str(tmp_path / "green"))
     monkeypatch.setenv("GITHUB_OUTPUT", str(tmp_path / "output"))
     module = script("last_green")
     assert module.main() == 0
-    said = _said(calls)
-    assert [call[1:3] for call in said][0::3] == [["run", "list"], ["run", "download"]]
-    assert said[0][said[0].index("--branch") + 1] == "main"
-    assert said[3][3:6] == ["5", "--name", "gate-stable"]
-    assert len(said) == 4
+    output = _said(calls)
+    assert [call[1:3] for call in output][0::3] == [["run", "list"], ["run", "download"]]
+    assert output[0][output[0].index("--branch") + 1] == "main"
+    assert output[3][3:6] == ["5", "--name", "gate-stable"]
+    assert len(output) == 4
     assert (tmp_path / "output").read_text(encoding="utf-8") == 'records=["gate-stable"]\n'
     # An existing record that cannot be fetched is no first night.
-    stand_in(tmp_path / "programs", "gh", {"run list": runs, **kept, "run download": ("", 1)})
+    stand_in(tmp_path / "programs", "gh", {"run list": runs, **retained, "run download": ("", 1)})
     assert module.main() == 1
     stand_in(tmp_path / "programs", "gh", {"run list": ("", 1)})
     assert module.main() == 1
@@ -201,16 +203,16 @@ def test_try_wheel_is_told_with_what(capsys: pytest.CaptureFixture[str]) -> None
 
 def test_try_wheel_installs_as_a_stranger_would(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = script("try_wheel")
-    said: list[list[str]] = []
-    monkeypatch.setattr(module, "run", lambda command, _folder, **_: said.append(command))
+    commands: list[list[str]] = []
+    monkeypatch.setattr(module, "run", lambda command, _folder, **_: commands.append(command))
     monkeypatch.setenv("LOWEST", "1")
     wheel = tmp_path / "x.whl"
     assert module.install("uv", wheel, tmp_path)[1:] == ["-m", "pytest"]
     lowest = ["--resolution", "lowest-direct", "-r", str(ROOT / "pyproject.toml"), "--extra", "suites"]
-    assert said[-2][-6:] == lowest
-    assert said[-1][-1:] == [f"{wheel}[suites]"]
+    assert commands[-2][-6:] == lowest
+    assert commands[-1][-1:] == [f"{wheel}[suites]"]
     monkeypatch.delenv("LOWEST")
     monkeypatch.setenv("TORCH_INDEX", "https://example.org/cpu")
     module.install("pip", wheel, tmp_path)
-    assert said[-2][-3:] == ["--index-url", "https://example.org/cpu", "torch"]
+    assert commands[-2][-3:] == ["--index-url", "https://example.org/cpu", "torch"]
     assert module.install("pipx", wheel, tmp_path)[0].startswith(str(tmp_path / "pipx"))

@@ -56,14 +56,14 @@ def install_commands(inputs: Inputs) -> list[list[str]]:
     pip = [inputs.python, "-m", "pip", "install"]
     index = ["--index-url", inputs["torch-index"]] if inputs["torch-index"] else []
     pre = ["--pre"] if "nightly" in inputs["torch-index"] else []
-    found = [[inputs["python"] or sys.executable, "-m", "venv", "--clear", str(inputs.folder / "venv")]]
-    found.append([*pip, "--upgrade", "pip>=25.1"])
+    actual = [[inputs["python"] or sys.executable, "-m", "venv", "--clear", str(inputs.folder / "venv")]]
+    actual.append([*pip, "--upgrade", "pip>=25.1"])
     if inputs["torch"]:
-        found.append([*pip, *pre, *index, *shlex.split(inputs["torch"])])
-    found.append([*pip, *(shlex.split(inputs["package"]) or [f"{ROOT}[suites]"])])
+        actual.append([*pip, *pre, *index, *shlex.split(inputs["torch"])])
+    actual.append([*pip, *(shlex.split(inputs["package"]) or [f"{ROOT}[suites]"])])
     if inputs["requirements"]:
-        found.append([*pip, *shlex.split(inputs["requirements"])])
-    return found
+        actual.append([*pip, *shlex.split(inputs["requirements"])])
+    return actual
 
 
 def run_command(inputs: Inputs) -> list[str]:

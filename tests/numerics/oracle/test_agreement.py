@@ -31,8 +31,8 @@ def test_low_elements_are_equal_bit_for_bit() -> None:
 
 def test_what_is_no_number_in_both_is_equal() -> None:
     values = torch.tensor([1.0, math.nan, math.inf], dtype=LOW)
-    found = agreement(values, values.double())
-    assert (found.equal, found.error, found.ideal) == (3, 0.0, 0.0)
+    actual = agreement(values, values.double())
+    assert (actual.equal, actual.error, actual.ideal) == (3, 0.0, 0.0)
     assert agreement(values, torch.tensor([1.0, 2.0, math.inf], dtype=torch.float64)).equal == 2
 
 
@@ -52,8 +52,8 @@ def test_float32_elements_are_equal_but_for_sums_in_another_order() -> None:
 
 def test_errors_are_relative_to_the_exact_values() -> None:
     exact = torch.tensor([3.0, 4.0], dtype=torch.float64)
-    found = agreement((exact * 1.25).to(LOW), exact * 1.5, exact)
-    assert [found.error, found.ideal] == pytest.approx([0.25, 0.5])
+    actual = agreement((exact * 1.25).to(LOW), exact * 1.5, exact)
+    assert [actual.error, actual.ideal] == pytest.approx([0.25, 0.5])
     zero = torch.zeros(2, dtype=torch.float64)
     assert agreement(torch.tensor([3.0, 4.0]), zero, zero).error == 5.0
 
@@ -98,9 +98,9 @@ def test_a_low_sum_of_terms_that_cancel_may_be_off_by_a_float32_rounding_of_them
     observer = Observer("cpu", LOW)
     with kernel("mm", in_float32), observer.on({}):
         torch.mm(*cancelling())
-    (seen,) = [each for each in observer.seen if each.operator == "aten::mm"]
-    assert seen.results[0].error > 0.02, "else nothing cancels here"
-    assert verdict.faults([seen], LOW) == []
+    (observed,) = [each for each in observer.seen if each.operator == "aten::mm"]
+    assert observed.results[0].error > 0.02, "else nothing cancels here"
+    assert verdict.faults([observed], LOW) == []
 
 
 def test_a_float32_sum_of_low_terms_that_cancel_is_named() -> None:

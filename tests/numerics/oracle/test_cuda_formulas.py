@@ -21,12 +21,12 @@ WIDE = torch.float64
 def operation(name: str, *args: Any, rounds: bool = False, dtype: torch.dtype = torch.bfloat16, **kwargs: Any) -> Any:
     overload = torch_private.find_overload(name)
     leaves = torch_private.flat((args, kwargs))[0]
-    given = tuple(dtype if isinstance(leaf, Tensor) and leaf.is_floating_point() else None for leaf in leaves)
-    return Operation(overload, args, kwargs, given, (dtype,) * 32, "cuda", rounds)
+    input_dtypes = tuple(dtype if isinstance(leaf, Tensor) and leaf.is_floating_point() else None for leaf in leaves)
+    return Operation(overload, args, kwargs, input_dtypes, (dtype,) * 32, "cuda", rounds)
 
 
-def run(made: Operation) -> list[Any]:
-    return formulas.ALWAYS[made.name](made)
+def run(result: Operation) -> list[Any]:
+    return formulas.ALWAYS[result.name](result)
 
 
 def wide(*shape: int, grad: bool = False) -> Tensor:
@@ -44,7 +44,7 @@ def test_recurrent_layers(kind: Any, mode: int, *, batch_first: bool, bidirectio
     output, last = layer(x, (h, c) if mode == 2 else h)
     last_h, last_c = last if mode == 2 else (last, None)
     weights = list(layer.parameters())
-    plain = [each.detach() for each in weights]
+    plain = [weight.detach() for weight in weights]
     stride = 4 if biased else 2
     states = h.detach(), c.detach() if mode == 2 else None
     tail: tuple[Any, ...] = (mode, 7, 0, 2, batch_first, 0.0, True, bidirectional, [], None)
@@ -52,20 +52,20 @@ def test_recurrent_layers(kind: Any, mode: int, *, batch_first: bool, bidirectio
     assert torch.allclose(got[0], output)
     assert torch.allclose(got[1], last_h)
     assert last_c is None or torch.allclose(got[2], last_c)
-    given, given_h = torch.randn_like(output), torch.randn_like(last_h)
+    grad_output, given_h = torch.randn_like(output), torch.randn_like(last_h)
     given_c = None if last_c is None else torch.randn_like(last_c)
-    ends = [(output, given), (last_h, given_h)] + ([(last_c, given_c)] if last_c is not None else [])
-    wanted = torch.autograd.grad(
-        [each for each, _ in ends], [x, h, *([c] if mode == 2 else []), *weights], [each for _, each in ends]
+    ends = [(output, grad_output), (last_h, given_h)] + ([(last_c, given_c)] if last_c is not None else [])
+    expected = torch.autograd.grad(
+        [end for end, _ in ends], [x, h, *([c] if mode == 2 else []), *weights], [end for _, end in ends]
     )
     mask = [True] * 4
     back = operation(
-        "aten::_cudnn_rnn_backward", x.detach(), plain, stride, None, *states, output.detach(), given, given_h,
+        "aten::_cudnn_rnn_backward", x.detach(), plain, stride, None, *states, output.detach(), grad_output, given_h,
         given_c, *tail, None, mask,
     )  # fmt: skip
-    made = [each for each in run(back) if each is not None]
-    assert len(made) == len(wanted)
-    for a, b in zip(made, wanted, strict=True):
+    result = [gradient for gradient in run(back) if gradient is not None]
+    assert len(result) == len(expected)
+    for a, b in zip(result, expected, strict=True):
         assert torch.allclose(a, b)
 
 
@@ -77,8 +77,8 @@ def test_the_states_part_of_recurrent_gates_is_stored_in_bf16(dtype: torch.dtype
     x, h = low(wide(1, 3, 5)), low(wide(1, 3, 7))
     weights = [low(wide(7, 5)), low(wide(7, 7)), low(wide(7)), low(wide(7))]
     tail: tuple[Any, ...] = (1, 7, 0, 1, False, 0.0, True, False, [], None)
-    made = operation("aten::_cudnn_rnn", x, weights, 4, None, h, None, *tail, rounds=True, dtype=dtype)
-    got = run(replace(made, returned=(dtype, dtype, dtype, None, None)))
+    result = operation("aten::_cudnn_rnn", x, weights, 4, None, h, None, *tail, rounds=True, dtype=dtype)
+    got = run(replace(result, returned=(dtype, dtype, dtype, None, None)))
     of_state = h[0] @ weights[1].T
     stored = low(of_state) if dtype == torch.bfloat16 else of_state
     assert torch.equal(got[0][0], low((low(x[0] @ weights[0].T) + stored + weights[2] + weights[3]).tanh()))
@@ -93,8 +93,8 @@ ZERO = torch.zeros((), dtype=torch.int64)
 def test_attention(kind: str, heads: int, *, causal: bool) -> None:
     """Include four heads of queries that share two of keys, and more keys than a block has."""
     q, k, v = wide(2, 4, 150, 8, grad=True), wide(2, heads, 150, 8, grad=True), wide(2, heads, 150, 8, grad=True)
-    wanted = f.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=0.3, enable_gqa=heads == 2)
-    inputs = [each.detach() for each in (q, k, v)]
+    expected = f.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=0.3, enable_gqa=heads == 2)
+    inputs = [tensor.detach() for tensor in (q, k, v)]
     name = f"aten::_scaled_dot_product_{kind}_attention"
     options: dict[str, tuple[Any, ...]] = {
         "flash": (0.0, causal, False),
@@ -102,8 +102,8 @@ def test_attention(kind: str, heads: int, *, causal: bool) -> None:
         "cudnn": (None, True, 0.0, causal, False),
     }
     out, sums, *_ = run(operation(name, *inputs, *options[kind], scale=0.3))
-    assert torch.allclose(out, wanted)
-    given = torch.randn_like(wanted)
+    assert torch.allclose(out, expected)
+    grad_output = torch.randn_like(expected)
     tails: dict[str, tuple[Any, ...]] = {
         "flash": (out, sums, None, None, 150, 150, 0.0, causal, ZERO, ZERO),
         "efficient": (None, out, sums, ZERO, ZERO, 0.0, [True, True, True, False], causal),
@@ -111,22 +111,22 @@ def test_attention(kind: str, heads: int, *, causal: bool) -> None:
     }
     if kind == "efficient" and heads == 2:
         return  # it requires as many heads of each
-    made = run(operation(f"{name}_backward", given, *inputs, *tails[kind], scale=0.3))
-    for a, b in zip(made[:3], torch.autograd.grad(wanted, [q, k, v], given), strict=True):
+    result = run(operation(f"{name}_backward", grad_output, *inputs, *tails[kind], scale=0.3))
+    for a, b in zip(result[:3], torch.autograd.grad(expected, [q, k, v], grad_output), strict=True):
         assert torch.allclose(a, b)
 
 
 def test_a_bias_of_attention_and_its_gradient() -> None:
     q, k, v, bias = (wide(2, 2, 6, 8, grad=True) for _ in range(4))
     added = (bias @ bias.mT).detach().requires_grad_()
-    wanted = f.scaled_dot_product_attention(q, k, v, attn_mask=added)
-    given = torch.randn_like(wanted)
-    inputs = [each.detach() for each in (q, k, v, added)]
+    expected = f.scaled_dot_product_attention(q, k, v, attn_mask=added)
+    grad_output = torch.randn_like(expected)
+    inputs = [tensor.detach() for tensor in (q, k, v, added)]
     name = "aten::_scaled_dot_product_efficient_attention"
     out, sums, *_ = run(operation(name, *inputs, True, 0.0, False))  # noqa: FBT003  # as autograd calls it
-    assert torch.allclose(out, wanted)
-    back = operation(f"{name}_backward", given, *inputs, out, sums, ZERO, ZERO, 0.0, [True] * 4)
-    for a, b in zip(run(back), torch.autograd.grad(wanted, [q, k, v, added], given), strict=True):
+    assert torch.allclose(out, expected)
+    back = operation(f"{name}_backward", grad_output, *inputs, out, sums, ZERO, ZERO, 0.0, [True] * 4)
+    for a, b in zip(run(back), torch.autograd.grad(expected, [q, k, v, added], grad_output), strict=True):
         assert torch.allclose(a, b)
 
 
@@ -140,16 +140,16 @@ def test_dropout_is_not_followed() -> None:
 @pytest.mark.parametrize("size", [5, 40, 700])
 def test_batch_normalization_of_planes(size: int, *, train: bool) -> None:
     """Low-precision partial results of lanes make an error of the low dtype, and no more."""
-    x, given = (wide(3, 4, size).bfloat16().double() for _ in range(2))
+    x, grad_output = (wide(3, 4, size).bfloat16().double() for _ in range(2))
     weight, mean, invstd = wide(4), x.mean((0, 2)), (x.var((0, 2), correction=0) + 1e-5).rsqrt()
     running = wide(4), wide(4).square() + 1
-    args = (given, x, weight, *running, mean, invstd, train, 1e-5, [True] * 3)
-    made = replace(
+    args = (grad_output, x, weight, *running, mean, invstd, train, 1e-5, [True] * 3)
+    result = replace(
         operation("aten::native_batch_norm_backward", *args, rounds=True), returned=(torch.bfloat16, None, None)
     )
-    exact = replace(made, rounds=False).once()
-    sizes = replace(made, args=(given.abs(), x, *args[2:]), rounds=False).once()
-    for a, b, most in zip(cuda.batch_norm_backward(made), exact, sizes, strict=True):
+    exact = replace(result, rounds=False).once()
+    sizes = replace(result, args=(grad_output.abs(), x, *args[2:]), rounds=False).once()
+    for a, b, most in zip(cuda.batch_norm_backward(result), exact, sizes, strict=True):
         assert torch.linalg.vector_norm(a - b) < 0.01 * torch.linalg.vector_norm(most).clamp_min(1)
         assert not torch.equal(a, b)
 
@@ -158,34 +158,34 @@ def test_a_scan_is_a_cumulative_sum() -> None:
     """Use integers, which bfloat16 represents up to 256: nothing is rounded."""
     x = torch.randint(-1, 2, (4, 300)).double()
     for dim in (0, 1):
-        made = replace(operation("aten::cumsum", x, dim, rounds=True), returned=(torch.bfloat16,))
-        assert torch.equal(cuda.cumulative_sum(made)[0], x.cumsum(dim))
+        result = replace(operation("aten::cumsum", x, dim, rounds=True), returned=(torch.bfloat16,))
+        assert torch.equal(cuda.cumulative_sum(result)[0], x.cumsum(dim))
 
 
 def test_each_step_of_a_scan_is_rounded() -> None:
     x = wide(4, 300)
     for name, formula in (("cumsum", cuda.cumulative_sum), ("logcumsumexp", cuda.cumulative_logarithm)):
-        made = replace(operation(f"aten::{name}", x, 1, rounds=True), returned=(torch.bfloat16,))
-        exact, (got,), (once,) = replace(made, rounds=False).once()[0], formula(made), made.once()
-        errors = [float(torch.linalg.vector_norm(each - exact)) for each in (got, once)]
+        result = replace(operation(f"aten::{name}", x, 1, rounds=True), returned=(torch.bfloat16,))
+        exact, (got,), (once,) = replace(result, rounds=False).once()[0], formula(result), result.once()
+        errors = [float(torch.linalg.vector_norm(result - exact)) for result in (got, once)]
         assert 1.3 < errors[0] / errors[1] < 8
 
 
 def test_rows_of_an_embedding_are_added_up_some_at_a_time() -> None:
     """The first rows of each index are added in float32, so that a few of them are rounded once."""
     grad, indices = wide(12, 5).bfloat16().double(), torch.arange(12) % 4
-    made = replace(
+    result = replace(
         operation("aten::embedding_dense_backward", grad, indices, 6, 3, False, rounds=True),  # noqa: FBT003
         returned=(torch.bfloat16,),
     )
-    assert torch.equal(cuda.embedding_backward(made)[0], made.once()[0])
+    assert torch.equal(cuda.embedding_backward(result)[0], result.once()[0])
 
 
 def test_a_bias_of_one_dimension_is_added_before_the_one_rounding() -> None:
     a, b, bias = (wide(16, 16).bfloat16().double() for _ in range(3))
-    made = replace(operation("aten::addmm", bias[0], a, b, rounds=True), returned=(torch.bfloat16,))
-    assert torch.equal(products.product_and_sum(made)[0], made.once()[0])
-    other = replace(made, args=(bias, a, b))
+    result = replace(operation("aten::addmm", bias[0], a, b, rounds=True), returned=(torch.bfloat16,))
+    assert torch.equal(products.product_and_sum(result)[0], result.once()[0])
+    other = replace(result, args=(bias, a, b))
     assert not torch.equal(products.product_and_sum(other)[0], other.once()[0])
 
 
@@ -196,15 +196,15 @@ def test_a_sum_in_parts(*, reduced: bool) -> None:
     before = flags.allow_bf16_reduced_precision_reduction
     flags.allow_bf16_reduced_precision_reduction = reduced
     a, b = wide(12, 20).bfloat16().double(), wide(20, 10).bfloat16().double()
-    made = replace(operation("aten::mm", a, b, rounds=True), returned=(torch.bfloat16,))
+    result = replace(operation("aten::mm", a, b, rounds=True), returned=(torch.bfloat16,))
     parts = [(a[:, at : at + 8] @ b[at : at + 8]).bfloat16().double() for at in (0, 8, 16)]
-    wanted = sum(parts, torch.zeros(12, 10, dtype=WIDE)).bfloat16().double()
+    expected = sum(parts, torch.zeros(12, 10, dtype=WIDE)).bfloat16().double()
     try:
-        ways = [way[0] for way in products.in_parts(made)]
+        ways = [way[0] for way in products.in_parts(result)]
     finally:
         flags.allow_bf16_reduced_precision_reduction = before
-    assert any(torch.equal(way, wanted) for way in ways) == reduced
-    assert not any(torch.equal(way, made.once()[0]) for way in ways)
+    assert any(torch.equal(way, expected) for way in ways) == reduced
+    assert not any(torch.equal(way, result.once()[0]) for way in ways)
 
 
 def _volumes(x: Tensor, size: tuple[int, ...]) -> tuple[Any, ...]:
@@ -247,9 +247,9 @@ def test_the_error_is_that_of_a_gpu(name: str, place: int) -> None:
     ratios, equal = [], []
     for seed in range(4):
         x = torch.randn(4608, generator=torch.Generator().manual_seed(seed)).to(dtype).double()
-        args = [each.to(dtype).double() if isinstance(each, Tensor) else each for each in arguments(x)]
-        made = replace(operation(overload, *args, rounds=True, dtype=dtype), returned=(dtype,))
-        exact, (got,), (once,) = replace(made, rounds=False).once()[0], evaluate(made), made.once()
+        args = [argument.to(dtype).double() if isinstance(argument, Tensor) else argument for argument in arguments(x)]
+        result = replace(operation(overload, *args, rounds=True, dtype=dtype), returned=(dtype,))
+        exact, (got,), (once,) = replace(result, rounds=False).once()[0], evaluate(result), result.once()
         ratios.append(float((got - exact).norm() / (once - exact).norm()))
         equal.append(float((got == once).double().mean()))
     assert max(ratios) == pytest.approx(errors[place], rel=0.1)
@@ -281,13 +281,13 @@ OTHER_SIZES: dict[str, tuple[str, Any]] = {
 def test_without_rounding_it_is_the_float64_kernel(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     overload, arguments = OTHER_SIZES[name] if name in OTHER_SIZES else AS_ON_A_GPU[name][:2]
     x = torch.randn(4608, dtype=WIDE, generator=torch.Generator().manual_seed(0))
-    made = operation(overload, *arguments(x.view(4, 8, 12, 12) if name in OTHER_SIZES else x), rounds=True)
-    made = replace(made, returned=(torch.bfloat16,))
+    result = operation(overload, *arguments(x.view(4, 8, 12, 12) if name in OTHER_SIZES else x), rounds=True)
+    result = replace(result, returned=(torch.bfloat16,))
     with monkeypatch.context() as patched:
         patched.setattr(Operation, "low", lambda _, values, __: values)
         patched.setattr(Operation, "finished", lambda _, results: results)
-        assert torch.allclose(evaluate(made)[0], made.once()[0], atol=1e-5)  # weights are float32
-    assert model_for(made).name is not ModelName.ONCE
+        assert torch.allclose(evaluate(result)[0], result.once()[0], atol=1e-5)  # weights are float32
+    assert model_for(result).name is not ModelName.ONCE
 
 
 def _pair(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -319,18 +319,20 @@ def test_as_many_elements_are_one_rounding_as_on_a_gpu(name: str, place: int) ->
     dtype = (torch.bfloat16, torch.float16)[place]
     generator = torch.Generator().manual_seed(0)
     x, grad = (torch.randn(shape, generator=generator).to(dtype).double() for shape in ((4608,), (2304,)))
-    args = [each.to(dtype).double() if isinstance(each, Tensor) else each for each in arguments(x, grad)]
-    made = replace(operation(overload, *args, rounds=True, dtype=dtype), returned=(dtype,))
-    share = float((evaluate(made)[0] == made.once()[0]).double().mean())
+    args = [
+        argument.to(dtype).double() if isinstance(argument, Tensor) else argument for argument in arguments(x, grad)
+    ]
+    result = replace(operation(overload, *args, rounds=True, dtype=dtype), returned=(dtype,))
+    share = float((evaluate(result)[0] == result.once()[0]).double().mean())
     assert share == pytest.approx(shares[place], abs=0.04)
     formula = {**formulas.BY_MODEL, **formulas.ON_CUDA}["fused", overload]
-    assert torch.allclose(formula(replace(made, rounds=False))[0], replace(made, rounds=False).once()[0])
+    assert torch.allclose(formula(replace(result, rounds=False))[0], replace(result, rounds=False).once()[0])
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_float32_of_softmax_goes_back_with_one_rounding(dtype: torch.dtype) -> None:
     """``softmax(x, dtype=torch.float32)`` of low-precision values: only its gradient is low-precision."""
     y, grad = (4 * wide(6, 8)).softmax(-1), wide(6, 8)
-    made = operation("aten::_softmax_backward_data", grad, y, -1, WIDE, rounds=True)
-    made = replace(made, given=(torch.float32, torch.float32), returned=(dtype,))
-    assert torch.equal(evaluate(made)[0], made.once()[0])
+    result = operation("aten::_softmax_backward_data", grad, y, -1, WIDE, rounds=True)
+    result = replace(result, given=(torch.float32, torch.float32), returned=(dtype,))
+    assert torch.equal(evaluate(result)[0], result.once()[0])

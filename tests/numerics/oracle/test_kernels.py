@@ -42,9 +42,9 @@ def test_a_kernel_that_rounds_on_its_way(name: str, dtype: torch.dtype) -> None:
     with observer.on({}):
         result = function(x)
         torch.autograd.backward(result, torch.randn(result.shape).to(result.dtype))
-    found = [each for each in observer.seen if each.operator == f"aten::{operator}"]
-    assert found
-    for each in found:
-        assert (each.problem, each.model.name is ModelName.UNMODELLED) == (None, False)
-        for share in (result.equal / result.elements for result in each.results):
-            assert share > 0.98, each
+    actual = [call for call in observer.seen if call.operator == f"aten::{operator}"]
+    assert actual
+    for call in actual:
+        assert (call.problem, call.model.name is ModelName.UNMODELLED) == (None, False)
+        for share in (result.equal / result.elements for result in call.results):
+            assert share > 0.98, call

@@ -47,8 +47,8 @@ OPTIONS: dict[str, dict[str, Any]] = {"mse_loss": {}, "smooth_l1_loss": {"beta":
 
 
 def loss(x: Tensor, *, name: str, **options: Any) -> Tensor:
-    made: Tensor = getattr(f, name)(*pair(x), **options)
-    return made
+    result: Tensor = getattr(f, name)(*pair(x), **options)
+    return result
 
 
 def product(x: Tensor, *, rows: bool, alpha: float, beta: float) -> Tensor:
@@ -81,7 +81,7 @@ def bag(x: Tensor, **options: Any) -> Tensor:
 def added(x: Tensor, shape: tuple[int, ...], dim: int, **options: Any) -> Tensor:
     """Add four values at each place of a tensor that is a quarter as long in one dimension."""
     room = torch.ones(shape, dtype=x.dtype)
-    many = [size * 4 if each == dim else size for each, size in enumerate(shape)]
+    many = [size * 4 if axis == dim else size for axis, size in enumerate(shape)]
     return room.index_add(dim, torch.arange(many[dim]) % shape[dim], x.view(many), **options)
 
 
@@ -96,8 +96,8 @@ def reduced(x: Tensor, *, name: str, reduce: str, include: bool) -> Tensor:
     rows = x.detach().view(64, 72) / (8 if reduce == "prod" else 1) + 1
     index = torch.arange(64) % 16
     index = index[:, None].expand(64, 72) if name == "scatter_reduce" else index
-    made: Tensor = getattr(rows[:16] * 0.7, name)(0, index, rows, reduce, include_self=include)
-    return made
+    result: Tensor = getattr(rows[:16] * 0.7, name)(0, index, rows, reduce, include_self=include)
+    return result
 
 
 #: By computation: the operator that has a model, and a call of it on 4608 low-precision values; all results are equal.
@@ -217,10 +217,10 @@ def seen(function: Callable[[Tensor], Tensor], dtype: torch.dtype, seed: int = 0
     observer = Observer("cpu", dtype)
     torch.manual_seed(seed)
     with observer.on({}):
-        made = function(x)
-        if made.requires_grad:
-            torch.autograd.backward(made, torch.randn(made.shape, generator=generator).to(made.dtype))
-    assert [each.problem for each in observer.seen if each.problem] == []
+        result = function(x)
+        if result.requires_grad:
+            torch.autograd.backward(result, torch.randn(result.shape, generator=generator).to(result.dtype))
+    assert [call.problem for call in observer.seen if call.problem] == []
     return observer
 
 
@@ -228,12 +228,12 @@ def held(observer: Observer, dtype: torch.dtype, *operators: str, least: float =
     """Check that ``operators`` have models, and that a share ``least`` of low results is equal to them."""
     assert faults(observer.seen, dtype) == []
     for operator in operators:
-        found = [each for each in observer.seen if each.operator == f"aten::{operator}"]
-        assert found, operator
-        for each in (each for each in observer.seen if each.operator.startswith(f"aten::{operator}")):
-            share = min(least, NEARLY_ALL) if each.model.name is ModelName.ONCE else least
-            for result in (result for result in each.results if result.dtype == dtype):
-                assert result.equal >= share * result.elements, each
+        actual = [call for call in observer.seen if call.operator == f"aten::{operator}"]
+        assert actual, operator
+        for call in (call for call in observer.seen if call.operator.startswith(f"aten::{operator}")):
+            share = min(least, NEARLY_ALL) if call.model.name is ModelName.ONCE else least
+            for result in (result for result in call.results if result.dtype == dtype):
+                assert result.equal >= share * result.elements, call
 
 
 @pytest.mark.filterwarnings("ignore:index_reduce")
@@ -316,8 +316,8 @@ def test_what_cancels_in_float32_is_followed(name: str, dtype: torch.dtype) -> N
     operator, function = CANCELLING[name]
     observer = seen(function, dtype)
     held(observer, dtype, operator, least=0.99)
-    found = [each.model.name for each in observer.seen if each.operator == f"aten::{operator}"]
-    assert set(found) == {ModelName.IN_FLOAT32}
+    actual = [call.model.name for call in observer.seen if call.operator == f"aten::{operator}"]
+    assert set(actual) == {ModelName.IN_FLOAT32}
 
 
 @pytest.mark.parametrize("shape", [(64, 24, 20, 7), (5, 3, 64, 40)])
@@ -330,12 +330,12 @@ def test_a_bilinear_layer_rounds_the_first_of_its_products(shape: tuple[int, ...
     )
     observer = Observer("cpu", dtype)
     with observer.on({}):
-        made = f.bilinear(a, b, weight)
-        torch.autograd.backward(made, torch.randn(made.shape, generator=generator).to(dtype))
+        result = f.bilinear(a, b, weight)
+        torch.autograd.backward(result, torch.randn(result.shape, generator=generator).to(dtype))
     assert faults(observer.seen, dtype) == []
-    found = [result for each in observer.seen if each.operator == "aten::_trilinear" for result in each.results]
-    assert len(found) > 1
-    assert all(result.equal >= NEARLY_ALL * result.elements for result in found), found
+    actual = [result for call in observer.seen if call.operator == "aten::_trilinear" for result in call.results]
+    assert len(actual) > 1
+    assert all(result.equal >= NEARLY_ALL * result.elements for result in actual), actual
 
 
 @pytest.mark.parametrize("operator", ["gelu", "gelu_backward"])
@@ -343,9 +343,9 @@ def test_a_broken_float32_kernel_is_not_followed(operator: str, dtype: torch.dty
     """Plant an error of two per cent in the low dtype and in float32 alike."""
 
     def broken(original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        made = original(*args, **kwargs)
-        return made if made.dtype == torch.float64 else made * 1.02
+        result = original(*args, **kwargs)
+        return result if result.dtype == torch.float64 else result * 1.02
 
     with kernel(operator, broken):
-        found = faults(seen(lambda x: f.gelu(4 * x), dtype).seen, dtype)
-    assert [each.operator for each in found] == [operator]
+        actual = faults(seen(lambda x: f.gelu(4 * x), dtype).seen, dtype)
+    assert [call.operator for call in actual] == [operator]

@@ -74,36 +74,36 @@ def seen(device: str, function: Callable[[Tensor], Tensor], dtype: torch.dtype) 
     x = numbers(dtype)
     with observer.on({}):
         function(x)
-    assert [each.problem for each in observer.seen if each.problem] == []
-    return [each for each in observer.seen if each.model.name in (ModelName.ANY_ORDER, ModelName.RUNNING_SUM)]
+    assert [call.problem for call in observer.seen if call.problem] == []
+    return [call for call in observer.seen if call.model.name in (ModelName.ANY_ORDER, ModelName.RUNNING_SUM)]
 
 
 @pytest.mark.parametrize("name", IN_TURN)
 def test_a_cpu_adds_in_turn(name: str, dtype: torch.dtype) -> None:
-    [found] = seen("cuda", IN_TURN[name], dtype)
-    [result] = found.results
-    assert (found.model.name, result.equal) == (ModelName.ANY_ORDER, result.elements)
+    [actual] = seen("cuda", IN_TURN[name], dtype)
+    [result] = actual.results
+    assert (actual.model.name, result.equal) == (ModelName.ANY_ORDER, result.elements)
     if not name.endswith("_"):  # writing operators have no model on a CPU
-        [found] = seen("cpu", IN_TURN[name], dtype)
-        assert (found.model.name, found.results[0].equal) == (ModelName.RUNNING_SUM, result.elements)
+        [actual] = seen("cpu", IN_TURN[name], dtype)
+        assert (actual.model.name, actual.results[0].equal) == (ModelName.RUNNING_SUM, result.elements)
 
 
 @pytest.mark.parametrize("name", IN_ANY_ORDER)
 def test_each_number_that_meets_others_rounds(name: str, dtype: torch.dtype) -> None:
     """The error exceeds one rounding by this factor: an H200 makes 1.5 to 1.7 times the error with four."""
-    [found] = seen("cuda", IN_ANY_ORDER[name], dtype)
-    [result] = found.results
+    [actual] = seen("cuda", IN_ANY_ORDER[name], dtype)
+    [result] = actual.results
     most = 1.1 if "times" in name else 0.8  # a CPU rounds products, too
     assert 0.5 < result.error / result.ideal < most
-    assert faults([found], dtype) == []
+    assert faults([actual], dtype) == []
 
 
 def low_sums(x: Tensor, index: Tensor, source: Tensor, order: Tensor) -> Tensor:
     """Accumulate the rows of ``index_add`` in the dtype itself, in the given order."""
-    made = x.clone()
+    result = x.clone()
     for row in order.tolist():
-        made[index[row]] += source[row]
-    return made
+        result[index[row]] += source[row]
+    return result
 
 
 def in_some_order(lost: int = 0) -> Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]:
@@ -125,33 +125,33 @@ def test_another_order_is_no_fault(count: int, dtype: torch.dtype) -> None:
     """Use 64, 16 and 4 values at a place."""
     with kernel("index_add", in_some_order()):
         for _ in range(10):
-            found = seen("cuda", lambda x: room(x)[:count].index_add(0, places(count), x), dtype)
-            assert found[0].results[0].equal < found[0].results[0].elements
-            assert faults(found, dtype) == []
+            actual = seen("cuda", lambda x: room(x)[:count].index_add(0, places(count), x), dtype)
+            assert actual[0].results[0].equal < actual[0].results[0].elements
+            assert faults(actual, dtype) == []
 
 
 @pytest.mark.parametrize("count", [4, 16])
 def test_a_lost_number_is_a_fault(count: int, dtype: torch.dtype) -> None:
     with kernel("index_add", in_some_order(lost=1)):
-        found = seen("cuda", lambda x: room(x)[:count].index_add(0, places(count), x), dtype)
-    assert [each.operator for each in faults(found, dtype)] == ["index_add"]
+        actual = seen("cuda", lambda x: room(x)[:count].index_add(0, places(count), x), dtype)
+    assert [fault.operator for fault in faults(actual, dtype)] == ["index_add"]
 
 
 def test_what_rounds_once_more_where_nothing_meets_is_a_fault(dtype: torch.dtype) -> None:
     """Without collisions there is no order, and elements are compared again."""
 
     def coarse(original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        made = original(*args, **kwargs)
-        return ((made * 1.25) / 1.25).to(made.dtype) if made.dtype == dtype else made
+        result = original(*args, **kwargs)
+        return ((result * 1.25) / 1.25).to(result.dtype) if result.dtype == dtype else result
 
     def alone(x: Tensor) -> Tensor:
         return x.index_add(0, torch.arange(ROWS).flip(0), x)
 
     assert faults(seen("cuda", alone, dtype), dtype) == []
     with kernel("index_add", coarse):
-        found = seen("cuda", alone, dtype)
-    assert found[0].results[0].spread == 1.0
-    assert len(faults(found, dtype)) == 1
+        actual = seen("cuda", alone, dtype)
+    assert actual[0].results[0].spread == 1.0
+    assert len(faults(actual, dtype)) == 1
 
 
 def test_two_draws_are_as_far_apart_as_their_number_tells(dtype: torch.dtype) -> None:
@@ -180,17 +180,17 @@ def noise(model: Places, dtype: torch.dtype) -> tuple[float, set[str]]:
     """Return the error that is predicted for CUDA, and the operators that make it one draw of it."""
 
     def outputs(model: torch.nn.Module, x: Tensor) -> dict[str, Tensor]:
-        made = model(x)
-        return {"loss": made.float().sum(), "sums": made}
+        result = model(x)
+        return {"loss": result.float().sum(), "sums": result}
 
     case = Case("places", lambda: model, lambda: numbers(dtype).requires_grad_(), outputs)
-    found, unknown = [], set()
+    actual, unknown = [], set()
     for rounds in (False, True):
         predictor = Predictor("cuda", rounds=rounds)
         region = by_hand(find_device("cpu"), BF16, inside=False)
-        found.append(run_virtual(case, case.realise().on("cpu"), region, predictor, seed=0).step.outputs["sums"])
+        actual.append(run_virtual(case, case.realise().on("cpu"), region, predictor, seed=0).step.outputs["sums"])
         unknown = predictor.unmodelled
-    return float((found[1] - found[0]).norm() / found[0].norm()), unknown
+    return float((actual[1] - actual[0]).norm() / actual[0].norm()), unknown
 
 
 @pytest.mark.parametrize("in_place", [False, True])
@@ -210,10 +210,12 @@ def going_back(device: str, mode: str, dtype: torch.dtype, **options: Any) -> Ob
     x = torch.randn(MODES[mode], generator=generator).to(dtype).requires_grad_()
     observer = Observer(device, dtype)
     with observer.on({}):
-        made = f.interpolate(x, mode=mode, **options)
-        torch.autograd.backward(made, torch.randn(made.shape, generator=generator).to(dtype))
-    [found] = [each for each in observer.seen if each.operator.startswith("aten::upsample") and "back" in each.operator]
-    return found
+        result = f.interpolate(x, mode=mode, **options)
+        torch.autograd.backward(result, torch.randn(result.shape, generator=generator).to(dtype))
+    [actual] = [
+        call for call in observer.seen if call.operator.startswith("aten::upsample") and "back" in call.operator
+    ]
+    return actual
 
 
 @pytest.mark.parametrize("options", [{"scale_factor": 1.7}, {"scale_factor": 0.6, "recompute_scale_factor": True}])
@@ -225,8 +227,8 @@ def test_places_and_weights_of_an_interpolation(
     """Compare the formula without rounding with a CPU's float64."""
     with monkeypatch.context() as patched:
         patched.setattr(Operation, "low", lambda _, values, __: values)
-        found = going_back("cuda", mode, dtype, align_corners=align_corners, **options)
-    [result] = found.results
+        actual = going_back("cuda", mode, dtype, align_corners=align_corners, **options)
+    [result] = actual.results
     assert result.equal > 0.98 * result.elements  # the remaining ones of fp16 are float32 roundings of a place
     assert result.error == pytest.approx(result.ideal, rel=0.02)
 
@@ -250,6 +252,6 @@ def test_an_average_on_cuda_rounds_its_shares(dtype: torch.dtype) -> None:
     with observer.on({}):
         y = f.avg_pool2d(x, 3, 1)
         torch.autograd.backward(y, torch.randn(y.shape, generator=torch.Generator().manual_seed(1)).to(dtype))
-    [found] = [each.results[0] for each in observer.seen if each.operator == "aten::avg_pool2d_backward"]
-    assert 1.5 < found.error / found.ideal < 1.8  # this CPU rounds their sums, too
-    assert found.equal < 0.7 * found.elements
+    [actual] = [call.results[0] for call in observer.seen if call.operator == "aten::avg_pool2d_backward"]
+    assert 1.5 < actual.error / actual.ideal < 1.8  # this CPU rounds their sums, too
+    assert actual.equal < 0.7 * actual.elements

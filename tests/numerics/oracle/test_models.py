@@ -28,9 +28,9 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 def operation(name: str, *args: Any, rounds: bool, dtype: torch.dtype = torch.bfloat16, **kwargs: Any) -> Operation:
     overload = torch_private.find_overload(name)
     leaves = torch_private.flat((args, kwargs))[0]
-    given = tuple(dtype if isinstance(leaf, Tensor) and leaf.is_floating_point() else None for leaf in leaves)
+    input_dtypes = tuple(dtype if isinstance(leaf, Tensor) and leaf.is_floating_point() else None for leaf in leaves)
     count = len(torch_private.result_kinds(overload))
-    return Operation(overload, args, kwargs, given, (dtype,) * count, "cpu", rounds)
+    return Operation(overload, args, kwargs, input_dtypes, (dtype,) * count, "cpu", rounds)
 
 
 #: True if the CPU's fused attention supports grouped queries: pytorch/pytorch#157893.
@@ -77,9 +77,9 @@ LOW = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bf
 def _agreement(name: str, dtype: torch.dtype, *args: Any, **kwargs: Any) -> float:
     """Return the share of elements of the CPU's kernel that equal the model, the worst of the results."""
     wide = [arg.to(dtype).double() if isinstance(arg, Tensor) else arg for arg in args]
-    made = operation(name, *wide, rounds=True, dtype=dtype, **kwargs)
-    real = made.overload(*(arg.to(dtype) if isinstance(arg, Tensor) else arg for arg in wide), **kwargs)
-    pairs = zip(evaluate(made), real if isinstance(real, tuple) else [real], strict=True)
+    result = operation(name, *wide, rounds=True, dtype=dtype, **kwargs)
+    real = result.overload(*(arg.to(dtype) if isinstance(arg, Tensor) else arg for arg in wide), **kwargs)
+    pairs = zip(evaluate(result), real if isinstance(real, tuple) else [real], strict=True)
     return min(float((a == b.double()).float().mean()) for a, b in pairs)
 
 
@@ -95,10 +95,10 @@ def test_an_outer_product_rounds_at_each_step(dtype: torch.dtype) -> None:
 def test_a_convolution_over_time_rounds_at_each_place(pad: int, dtype: torch.dtype) -> None:
     x, weight, bias = torch.randn(9, 4, 24), torch.randn(3, 24, 16) / 4, torch.randn(16)
     assert _agreement("aten::conv_tbc", dtype, x, weight, bias, pad) > 0.99
-    given = torch.randn(9 - 2 + 2 * pad, 4, 16)
-    assert _agreement("aten::conv_tbc_backward", dtype, given, x, weight, bias, pad) > 0.99
-    made = operation("aten::conv_tbc", *(each.double() for each in (x, weight, bias)), pad, rounds=False)
-    assert torch.allclose(evaluate(made)[0], torch.conv_tbc(x.double(), weight.double(), bias.double(), pad))
+    grad_output = torch.randn(9 - 2 + 2 * pad, 4, 16)
+    assert _agreement("aten::conv_tbc_backward", dtype, grad_output, x, weight, bias, pad) > 0.99
+    result = operation("aten::conv_tbc", *(tensor.double() for tensor in (x, weight, bias)), pad, rounds=False)
+    assert torch.allclose(evaluate(result)[0], torch.conv_tbc(x.double(), weight.double(), bias.double(), pad))
 
 
 @LOW
@@ -121,12 +121,12 @@ def test_limits_and_what_is_compared_are_rounded(limit: float, dtype: torch.dtyp
 def test_running_sums_without_rounding_are_the_kernels() -> None:
     x, weight = torch.randn(6, 8, dtype=torch.float64), torch.randn(8, dtype=torch.float64)
     _, mean, rstd = torch.native_layer_norm(x, [8], weight, weight, 1e-5)
-    made = operation(
+    result = operation(
         "aten::native_layer_norm_backward", torch.randn_like(x), x, [8], mean, rstd, weight, weight, [True] * 3,
         rounds=False,
     )  # fmt: skip
-    wanted = made.overload(*made.args)
-    for a, b in zip(formulas.layer_norm_backward(made), wanted, strict=True):
+    expected = result.overload(*result.args)
+    for a, b in zip(formulas.layer_norm_backward(result), expected, strict=True):
         assert torch.allclose(a, b)
 
 
@@ -134,39 +134,39 @@ def test_lstm_without_rounding_is_torchs_cells() -> None:
     layer: Any = nn.LSTM(6, 8).double()
     x = torch.randn(5, 3, 6, dtype=torch.float64, requires_grad=True)
     state = torch.randn(1, 3, 8, dtype=torch.float64)
-    wanted, (h, c) = layer(x, (state, state))
-    made = operation(
+    expected, (h, c) = layer(x, (state, state))
+    result = operation(
         "aten::mkldnn_rnn_layer", x.detach(), layer.weight_ih_l0.detach(), layer.weight_hh_l0.detach(),
         layer.bias_ih_l0.detach(), layer.bias_hh_l0.detach(), state[0], state[0], False, [], 2, 8, 1, True, False,
         False, True, rounds=False,
     )  # fmt: skip
-    output, hidden, cell, _ = formulas.ALWAYS["aten::mkldnn_rnn_layer"](made)
-    assert torch.allclose(output, wanted)
+    output, hidden, cell, _ = formulas.ALWAYS["aten::mkldnn_rnn_layer"](result)
+    assert torch.allclose(output, expected)
     assert torch.allclose(hidden, h.view_as(hidden))
     assert torch.allclose(cell, c.view_as(cell))
-    gradient = torch.randn_like(wanted)
-    torch.autograd.backward(wanted, gradient)
+    gradient = torch.randn_like(expected)
+    torch.autograd.backward(expected, gradient)
     back = operation(
-        "aten::mkldnn_rnn_layer_backward", *made.args[:7], output, hidden, cell, gradient, None, None, False, 2, 8, 1,
+        "aten::mkldnn_rnn_layer_backward", *result.args[:7], output, hidden, cell, gradient, None, None, False, 2, 8, 1,
         True, True, False, [], True, torch.empty(0), rounds=False,
     )  # fmt: skip
     results = formulas.ALWAYS["aten::mkldnn_rnn_layer_backward"](back)
     weights = (x, layer.weight_ih_l0, layer.weight_hh_l0, layer.bias_ih_l0, layer.bias_hh_l0)
-    for a, b in zip(results[:5], (each.grad for each in weights), strict=True):
+    for a, b in zip(results[:5], (weight.grad for weight in weights), strict=True):
         assert b is not None
         assert torch.allclose(a, b)
 
 
 def test_two_steps_round_twice() -> None:
     a, b, c = (torch.randn(16, 16, dtype=torch.float64).bfloat16().double() for _ in range(3))
-    made = operation("aten::addmm", c, a, b, rounds=True)
-    (twice,) = formulas.BY_MODEL["either", "aten::addmm"](made)
-    (once,) = evaluate(made)
+    result = operation("aten::addmm", c, a, b, rounds=True)
+    (twice,) = formulas.BY_MODEL["either", "aten::addmm"](result)
+    (once,) = evaluate(result)
     assert torch.equal(twice, ((a @ b).bfloat16().double() + c).bfloat16().double())
     assert not torch.equal(twice, once)
     x, weight, bias = torch.randn(1, 2, 5, 5).double(), torch.randn(3, 2, 3, 3).double(), torch.randn(3).double()
-    made = operation("aten::convolution", x, weight, bias, [1, 1], [0, 0], [1, 1], False, [0, 0], 1, rounds=True)
-    (twice,) = formulas.BY_MODEL["two_step", "aten::convolution"](made)
+    result = operation("aten::convolution", x, weight, bias, [1, 1], [0, 0], [1, 1], False, [0, 0], 1, rounds=True)
+    (twice,) = formulas.BY_MODEL["two_step", "aten::convolution"](result)
     plain = f.conv2d(x, weight).bfloat16().double() + bias.view(1, 3, 1, 1)
     assert torch.equal(twice, plain.bfloat16().double())
 
@@ -219,11 +219,11 @@ def test_the_real_kernels_follow_their_models(name: str, dtype: torch.dtype) -> 
     assert {key.partition("/")[2] for key in shares} == {"forward", "backward"}
 
 
-@pytest.mark.parametrize(("table", "made"), [(formulas.BY_MODEL, steps.STEPS), (formulas.ON_CUDA, steps.ON_CUDA)])
+@pytest.mark.parametrize(("table", "result"), [(formulas.BY_MODEL, steps.STEPS), (formulas.ON_CUDA, steps.ON_CUDA)])
 def test_what_is_made_in_steps_has_them_on_its_device(
-    table: dict[tuple[str, str], formulas.Formula], made: dict[str, object]
+    table: dict[tuple[str, str], formulas.Formula], result: dict[str, object]
 ) -> None:
     """Exclude softmax, which earlier releases have, too: CUDA's steps are no formula for a CPU."""
-    assert {name for (_, name), formula in table.items() if formula is steps.in_steps} == made.keys()
+    assert {name for (_, name), formula in table.items() if formula is steps.in_steps} == result.keys()
     softmax = formulas.BY_MODEL["fused", "aten::_softmax_backward_data"]
     assert softmax is formulas.softmax_backward

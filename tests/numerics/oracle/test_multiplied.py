@@ -60,8 +60,8 @@ def test_every_element_is_as_predicted(name: str, dtype: torch.dtype) -> None:
 
 def test_a_product_that_loses_half_of_its_factors_is_red() -> None:
     def losing(original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        x, *others = args
-        return original(x if x.dtype == torch.float64 else x[:, 300:], *others, **kwargs)
+        x, *remaining = args
+        return original(x if x.dtype == torch.float64 else x[:, 300:], *remaining, **kwargs)
 
     with kernel("prod.dim_int", losing):
         (fault,) = faults(seen("rows", torch.bfloat16).seen, torch.bfloat16)
@@ -72,7 +72,7 @@ def test_no_product_is_empty() -> None:
     observer = Observer("cpu", torch.bfloat16)
     with observer.on({}):
         assert torch.ones(0, 3, dtype=torch.bfloat16).prod(0).tolist() == [1.0] * 3
-    assert [each.problem for each in observer.seen] == [None] * len(observer.seen)
+    assert [call.problem for call in observer.seen] == [None] * len(observer.seen)
 
 
 @pytest.mark.parametrize("overload", ["aten::prod", "aten::prod.dim_int"])

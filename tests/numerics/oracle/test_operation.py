@@ -88,8 +88,8 @@ def test_a_number_beside_a_low_tensor_is_rounded_where_the_kernel_does_so(name: 
             BESIDE_A_NUMBER[name](x, number)
         assert observer.seen
         assert faults(observer.seen, dtype) == [], number
-        for each in observer.seen:
-            assert all(result.equal == result.elements for result in each.results), (number, each)
+        for call in observer.seen:
+            assert all(result.equal == result.elements for result in call.results), (number, call)
 
 
 def _call(name: str, *args: object, **kwargs: object) -> torch_private.Dispatched:
@@ -99,8 +99,8 @@ def _call(name: str, *args: object, **kwargs: object) -> torch_private.Dispatche
 def test_a_number_beside_tensors_of_two_dtypes_stays() -> None:
     """The result is float32, and so is the arithmetic."""
     low, wide = torch.ones(2, dtype=torch.bfloat16), torch.ones(2)
-    made = operation_of(_call("aten::add.Tensor", low, wide, alpha=257), (), widened, device_type="cpu")
-    assert made.kwargs["alpha"] == 257
+    result = operation_of(_call("aten::add.Tensor", low, wide, alpha=257), (), widened, device_type="cpu")
+    assert result.kwargs["alpha"] == 257
     alone = operation_of(_call("aten::add.Tensor", low, low, alpha=257), (), widened, device_type="cpu")
     assert alone.kwargs["alpha"] == 256
     exact = operation_of(_call("aten::add.Tensor", low, low, alpha=257), (), widened, device_type="cpu", rounds=False)
@@ -114,23 +114,23 @@ def test_indices_and_masks_stay() -> None:
         (_call("aten::index_select", low, 0, many), 2),
         (_call("aten::mul.Tensor", low, torch.ones(300, 2, dtype=torch.bool)), 1),
     ):
-        made = operation_of(call, (), widened, device_type="cpu")
-        assert made.args[place] is call.args[place]
+        result = operation_of(call, (), widened, device_type="cpu")
+        assert result.args[place] is call.args[place]
 
 
 def test_a_wide_tensor_is_not_asked_to_become_float32() -> None:
     """The argument is for half-precision kernels; the float64 one refuses it."""
     x = torch.ones(2, 3, dtype=torch.float16)
-    asked = (x, -1, True)
-    made = operation_of(_call("aten::_softmax", *asked), (torch.float32,), widened, device_type="cpu")
-    assert made.args[1:] == (-1, False)
-    assert made.once()[0].dtype is WIDE[False]
+    arguments = (x, -1, True)
+    result = operation_of(_call("aten::_softmax", *arguments), (torch.float32,), widened, device_type="cpu")
+    assert result.args[1:] == (-1, False)
+    assert result.once()[0].dtype is WIDE[False]
 
 
 def test_dtype_arguments_are_wide() -> None:
     call = _call("aten::sum.dim_IntList", torch.ones(2, dtype=torch.bfloat16), [0], dtype=torch.float32)
-    made = operation_of(call, (torch.float32,), widened, device_type="cpu")
-    assert (made.kwargs["dtype"], made.given) == (WIDE[False], (torch.bfloat16, None, None))
+    result = operation_of(call, (torch.float32,), widened, device_type="cpu")
+    assert (result.kwargs["dtype"], result.given) == (WIDE[False], (torch.bfloat16, None, None))
 
 
 def test_what_draws_numbers() -> None:

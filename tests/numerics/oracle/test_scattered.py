@@ -45,10 +45,10 @@ def test_the_order_of_sums_is_followed(name: str, dtype: torch.dtype) -> None:
     observer = Observer("cpu", dtype)
     shape = {"1 dim": (2, 8, 156), "3 dim": (2, 2, 4, 13, 12)}.get(name.partition(", ")[2][:5], x.shape)
     with observer.on({}):
-        made = CASES[name](x.view(shape))
-        torch.autograd.backward(made, torch.randn(made.shape, generator=generator).to(dtype))
-    going_back = [each for each in observer.seen if "_pool" in each.operator or "_pad" in each.operator]
-    assert any(each.operator.endswith("_backward") for each in going_back)
+        result = CASES[name](x.view(shape))
+        torch.autograd.backward(result, torch.randn(result.shape, generator=generator).to(dtype))
+    going_back = [call for call in observer.seen if "_pool" in call.operator or "_pad" in call.operator]
+    assert any(call.operator.endswith("_backward") for call in going_back)
     assert faults(observer.seen, dtype) == []
-    for each in going_back:
-        assert all(result.equal == result.elements for result in each.results), each
+    for call in going_back:
+        assert all(result.equal == result.elements for result in call.results), call

@@ -78,7 +78,7 @@ def test_equal_terms_are_no_low_precision(name: str, dtype: torch.dtype) -> None
 def test_their_roundings_are_more_than_those_of_a_short_sum() -> None:
     """Verify the premise of this file. A sum alone has 3/8 of a rounding for each term."""
     worst = {
-        name: max(each.error for seen in observed(step, torch.float16) for each in seen.results)
+        name: max(result.error for observed in observed(step, torch.float16) for result in observed.results)
         for name, step in STEPS.items()
     }
     assert min(worst.values()) > most_of_float32(torch.float16)
@@ -117,8 +117,8 @@ def low_sums(dtype: torch.dtype) -> Change:
 @DTYPES
 def test_a_long_product_that_adds_up_low_is_named(dtype: torch.dtype) -> None:
     with kernel("mm", low_sums(dtype)):
-        seen = observed(product, dtype)
-    (fault,) = verdict.faults(seen, dtype)
+        observer = observed(product, dtype)
+    (fault,) = verdict.faults(observer, dtype)
     assert fault.operator == "mm"
 
 
@@ -144,17 +144,17 @@ def test_what_no_float32_sum_exceeds_and_what_no_short_one_does() -> None:
 @DTYPES
 def test_what_is_asked_of_other_numbers_lies_between_float32_and_a_rounding(dtype: torch.dtype) -> None:
     """At least twice as far from one as from the other: sums of 131072 terms, 0.289 u for a low rounding."""
-    asked = max(most_of_float32(dtype), probable(131072))
-    assert asked > 2 * 0.25 * 131072**0.5 * FP32.u
-    assert asked < 0.289 * roundoff(dtype) / 2
+    bound = max(most_of_float32(dtype), probable(131072))
+    assert bound > 2 * 0.25 * 131072**0.5 * FP32.u
+    assert bound < 0.289 * roundoff(dtype) / 2
 
 
 def test_other_numbers_keep_zeros_signs_and_layout() -> None:
     x = torch.linspace(-1, 1, 11).outer(torch.ones(3)).t()
     state = torch.get_rng_state()
-    made = other_numbers(x, torch.Generator().manual_seed(0))
+    result = other_numbers(x, torch.Generator().manual_seed(0))
     assert torch.equal(torch.get_rng_state(), state)
-    assert made.stride() == x.stride()
-    assert torch.equal(made.sign(), x.sign())
-    assert ((made / x).nan_to_num(1.0) - 1).abs().max() <= 0.25
-    assert len(set(made[0].tolist())) == 11
+    assert result.stride() == x.stride()
+    assert torch.equal(result.sign(), x.sign())
+    assert ((result / x).nan_to_num(1.0) - 1).abs().max() <= 0.25
+    assert len(set(result[0].tolist())) == 11

@@ -28,15 +28,15 @@ CALLS: dict[str, Callable[[Tensor], Tensor]] = {
 
 def shares(name: str, dtype: torch.dtype) -> list[float]:
     """Return the share of values equal to the model in each call's result, of 1 to 888 values."""
-    found = []
+    actual = []
     for shape in ((1, 1), (31, 1), (9, 7), (32, 2), (37, 24)):
         observer = Observer("cpu", dtype)
         x = torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(dtype)
         with observer.on({}):
             CALLS[name](x)
         (result,) = observer.seen[-1].results
-        found.append(result.equal / result.elements)
-    return found
+        actual.append(result.equal / result.elements)
+    return actual
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bf16", "fp16"])

@@ -111,19 +111,19 @@ def test_an_operator_in_another_dtype_is_seen() -> None:
         lambda: (torch.randn(32, 8), torch.randn(32, 64)),
         lambda m, b: f.mse_loss(m(b[0]), b[1]),
     )
-    seen = [row.given for row in traced(case, broken("mse_loss", low)) if row.operator == "aten::mse_loss"]
-    assert seen == [("float32", "float32")]
+    observed = [row.given for row in traced(case, broken("mse_loss", low)) if row.operator == "aten::mse_loss"]
+    assert observed == [("float32", "float32")]
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_fused_attention_is_seen_in_both_passes(dtype: torch.dtype) -> None:
     """Fused attention may draw random values, but not without dropout; sixteen keys are one AVX512 vector."""
-    case = next(each for each in wider_zoo() if each.name == "attention_flash")
+    case = next(wide_case for wide_case in wider_zoo() if wide_case.name == "attention_flash")
     trace = traced(case, dtype=dtype)
     name = "_scaled_dot_product_flash_attention_for_cpu"
-    found = rows(trace, name, "forward") + rows(trace, f"{name}_backward", "backward")
-    assert [row.calls for row in found] == [1, 1]
-    assert all(row.model == "fused" and row.share > 0.99 for row in found)
+    actual = rows(trace, name, "forward") + rows(trace, f"{name}_backward", "backward")
+    assert [row.calls for row in actual] == [1, 1]
+    assert all(row.model == "fused" and row.share > 0.99 for row in actual)
 
 
 def test_sums_that_cancel_are_as_exact_as_float32() -> None:
@@ -135,8 +135,8 @@ def test_sums_that_cancel_are_as_exact_as_float32() -> None:
         lambda: (torch.cat([big, -big, torch.full((8, 1), 1e-3)], 1).requires_grad_(), torch.full((3, 4), 1.1)),
         lambda _, b: {"loss": (b[0] @ b[1]).float().sum()},
     )
-    seen = observed_step(case, CPU, torch.float16, seed=0)
-    assert [fault for fault in verdict.faults(seen, torch.float16) if fault.seen.operator == "aten::mm"] == []
+    observed = observed_step(case, CPU, torch.float16, seed=0)
+    assert [fault for fault in verdict.faults(observed, torch.float16) if fault.seen.operator == "aten::mm"] == []
 
 
 class _Raises(nn.Module):
@@ -157,8 +157,8 @@ class _Nested(nn.Module):
             x = self.broken(x)
         except ArithmeticError:
             x = x.clone()
-        made: torch.Tensor = self.inner(x).float() * self.scale
-        return made.sinh()
+        result: torch.Tensor = self.inner(x).float() * self.scale
+        return result.sinh()
 
 
 def test_a_call_is_in_the_module_that_makes_it() -> None:
@@ -184,6 +184,6 @@ def test_a_gradient_that_is_added_to_an_older_one_belongs_to_the_module_of_its_p
     with observer.on({}):
         for _ in range(2):
             torch.autograd.backward(model(torch.ones(2, 4)).sum())
-    added = [each.place for each in observer.seen if each.operator.startswith("aten::add_.")]
+    added = [call.place for call in observer.seen if call.operator.startswith("aten::add_.")]
     assert sorted(place.module for place in added) == ["0", "0", "1", "1"]
     assert {place.direction for place in added} == {Direction.BACKWARD}

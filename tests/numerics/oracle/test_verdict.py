@@ -24,17 +24,17 @@ def observed(
     name: ModelName = ModelName.ONCE,
     factor: float = 1.0,
     longest: int = 1,
-    given: torch.dtype = BF16,
+    input_dtype: torch.dtype = BF16,
 ) -> ObservedCall:
     place = Place("layer", Direction.FORWARD, "aten::linear")
-    return ObservedCall(place, "aten::mm", (given,), Model(name, factor=factor), (result,), None, longest)
+    return ObservedCall(place, "aten::mm", (input_dtype,), Model(name, factor=factor), (result,), None, longest)
 
 
 def said(
-    result: Agreement, each: ObservedCall | None = None, *, low: torch.dtype = BF16, scale: float = 1.0
+    result: Agreement, call: ObservedCall | None = None, *, low: torch.dtype = BF16, scale: float = 1.0
 ) -> str | None:
-    found = fault_of(each or observed(result), result, low, scale)
-    return None if found is None else found.what
+    actual = fault_of(call or observed(result), result, low, scale)
+    return None if actual is None else actual.what
 
 
 def test_bounds_lie_between_what_was_measured_and_what_they_are_to_tell() -> None:
@@ -56,13 +56,13 @@ def test_another_dtype_than_promotion_gives() -> None:
 def test_an_error_beyond_the_models(factor: float) -> None:
     """Operators that are known to round more often may have a larger error."""
     bound = factor * EXCESS * LOW.ideal
-    each = observed(LOW, factor=factor)
-    assert said(replace(LOW, error=0.99 * bound), each) is None
+    call = observed(LOW, factor=factor)
+    assert said(replace(LOW, error=0.99 * bound), call) is None
     assert (
-        said(replace(LOW, error=1.01 * bound), each)
+        said(replace(LOW, error=1.01 * bound), call)
         == f"is off by {1.01 * bound / LOW.ideal:.3g} times its model's error"
     )
-    assert said(replace(LOW, error=1.9 * bound), each, scale=2.0) is None
+    assert said(replace(LOW, error=1.9 * bound), call, scale=2.0) is None
 
 
 def test_an_error_below_one_rounding_of_few_elements_is_measured_by_that() -> None:
@@ -93,9 +93,9 @@ def test_a_float32_result_that_was_low(low: torch.dtype) -> None:
 
 def test_a_float32_result_of_a_model_that_keeps_sums_low() -> None:
     """The result has the error of its model, and a little more."""
-    kept = replace(WIDE, ideal=0.01)
-    assert said(replace(kept, error=0.0124)) is None
-    assert said(replace(kept, error=0.013)) is not None
+    retained = replace(WIDE, ideal=0.01)
+    assert said(replace(retained, error=0.0124)) is None
+    assert said(replace(retained, error=0.013)) is not None
     small = replace(WIDE, ideal=0.5 * most_of_float32(BF16))
     assert said(replace(small, error=1.49 * most_of_float32(BF16))) is None
     assert said(replace(small, error=1.51 * most_of_float32(BF16))) is not None
@@ -106,7 +106,7 @@ def test_a_hollow_result() -> None:
     assert said(hollow) == "returned float32 with values of bfloat16 alone"
     running = ModelName.RUNNING_SUM
     assert said(hollow, observed(hollow, running)) is None  # its model has low-precision sums
-    assert said(hollow, observed(hollow, running, given=FLOAT32)) is not None
+    assert said(hollow, observed(hollow, running, input_dtype=FLOAT32)) is not None
 
 
 def test_what_other_numbers_do_not_show_is_no_fault() -> None:
@@ -130,10 +130,10 @@ def test_the_worst_kind_comes_first() -> None:
         replace(WIDE, hollow=True),
         replace(WIDE, wanted=BF16),
     ]
-    found = [fault.what for fault in faults((observed(each) for each in kinds), BF16)]
-    assert [what.split(" ")[0] for what in found] == ["returned", "returned", "returned", "is", "equals"]
-    assert found[0] == "returned float32"
-    assert found[1] == "returned float32 with values of bfloat16 alone"
+    actual = [fault.what for fault in faults((observed(kind) for kind in kinds), BF16)]
+    assert [what.split(" ")[0] for what in actual] == ["returned", "returned", "returned", "is", "equals"]
+    assert actual[0] == "returned float32"
+    assert actual[1] == "returned float32 with values of bfloat16 alone"
 
 
 def test_how_it_is_called() -> None:
@@ -143,5 +143,5 @@ def test_how_it_is_called() -> None:
 
 def test_values_that_are_no_rounding_are_told_from_those_that_round_twice() -> None:
     garbage, twice = replace(LOW, error=50.0), replace(LOW, error=2e-3)
-    found = [fault_of(observed(each), each, BF16, 1.0) for each in (garbage, twice)]
-    assert [fault is not None and "its kernel is wrong" in fault.likely for fault in found] == [True, False]
+    actual = [fault_of(observed(values), values, BF16, 1.0) for values in (garbage, twice)]
+    assert [fault is not None and "its kernel is wrong" in fault.likely for fault in actual] == [True, False]

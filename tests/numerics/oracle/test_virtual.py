@@ -41,35 +41,37 @@ def distances(case: Case, precision: Precision = BF16, *, inside: bool = False) 
     """Return E(amp, predicted) / E(predicted, exact) of every tensor; dtypes agree."""
     wide, amp = predicted(case, precision, inside=inside), real(case, precision)
     exact = run_exact(case, case.realise().on("cpu"), "cpu", seed=0).step.named()
-    made, found = wide.step.named(), {}
+    result, actual = wide.step.named(), {}
     for name, value in amp.named().items():
         if not value.is_floating_point():
-            assert torch.equal(value, made[name])
+            assert torch.equal(value, result[name])
             continue
-        assert made[name].dtype == exact[name].dtype == torch.float64
+        assert result[name].dtype == exact[name].dtype == torch.float64
         if not name.startswith("output."):
             assert value.dtype == wide.dtypes[name] == torch.float32
         else:
             assert value.dtype == wide.dtypes[name]
-        noise = float((made[name] - exact[name]).norm())
-        found[name] = float((value.double() - made[name]).norm()) / max(noise, 1e-12 * float(exact[name].norm()), 1e-30)
-    return found
+        noise = float((result[name] - exact[name]).norm())
+        actual[name] = float((value.double() - result[name]).norm()) / max(
+            noise, 1e-12 * float(exact[name].norm()), 1e-30
+        )
+    return actual
 
 
 @pytest.mark.parametrize("case", [mlp(), cnn(), lstm()], ids=lambda case: case.name)
 def test_shallow_models_are_predicted_bit_for_bit_in_bf16(case: Case) -> None:
     """Except for flips of float32 sums in a different order: the median is 0, and the worst near it."""
-    found = sorted(value for name, value in distances(case).items() if name != "0.bias")
-    assert found[len(found) // 2] < 0.01
-    assert found[-1] < 0.1
+    actual = sorted(value for name, value in distances(case).items() if name != "0.bias")
+    assert actual[len(actual) // 2] < 0.01
+    assert actual[-1] < 0.1
 
 
 @pytest.mark.parametrize("precision", [BF16, FP16], ids=lambda precision: precision.name)
 @pytest.mark.parametrize("attention", Attention)
 def test_deep_models_make_the_predicted_error(precision: Precision, attention: Attention) -> None:
-    found = distances(decoder(attention=attention), precision)
-    del found["output.loss"]  # one value, whose noise may be small by chance
-    assert max(found.values()) < 1.5
+    actual = distances(decoder(attention=attention), precision)
+    del actual["output.loss"]  # one value, whose noise may be small by chance
+    assert max(actual.values()) < 1.5
 
 
 def _case(loss: Callable[[nn.Module, Any], Any], build: Callable[[], nn.Module] | None = None) -> Case:
@@ -115,10 +117,10 @@ def _odd(model: nn.Module, batch: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def test_keywords_dataclasses_buffers_frozen_layers_in_place_operators_and_several_losses() -> None:
-    found = distances(_case(_odd, Odd))
-    assert "frozen.weight" not in found
-    assert {"buffer.average", "first.weight", "output.a", "output.b", "input.x"} <= found.keys()
-    assert max(found.values()) < 0.01
+    actual = distances(_case(_odd, Odd))
+    assert "frozen.weight" not in actual
+    assert {"buffer.average", "first.weight", "output.a", "output.b", "input.x"} <= actual.keys()
+    assert max(actual.values()) < 0.01
 
 
 def test_tied_weights_stay_tied() -> None:
@@ -133,8 +135,8 @@ def test_checkpoints(*, reentrant: bool) -> None:
     def loss(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
         return checkpoint(model, batch["x"], use_reentrant=reentrant).float().square().mean()  # type: ignore[no-any-return]
 
-    found = distances(_case(loss), inside=True)
-    assert max(found.values()) < 0.01
+    actual = distances(_case(loss), inside=True)
+    assert max(actual.values()) < 0.01
 
 
 def test_explicit_casts_act_on_the_virtual_dtype() -> None:
@@ -169,8 +171,8 @@ def test_dropout_drops_the_same() -> None:
     def build() -> nn.Module:
         return nn.Sequential(nn.Linear(16, 32), nn.Dropout(0.5), nn.Linear(32, 16))
 
-    found = distances(_case(lambda model, batch: model(batch["x"]).float().square().mean(), build))
-    assert max(found.values()) < 0.01
+    actual = distances(_case(lambda model, batch: model(batch["x"]).float().square().mean(), build))
+    assert max(actual.values()) < 0.01
 
 
 def test_what_is_random_leaves_the_same_generator_state() -> None:
@@ -190,9 +192,9 @@ def test_complex_gradients_are_conjugated() -> None:
     """Torch marks a tensor as conjugated and lets the next kernel resolve it; a negated one as well."""
 
     def loss(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        made = torch.view_as_complex(model(batch["x"]).float().unflatten(-1, (-1, 2)))
-        turned = made * torch.polar(torch.ones(made.shape[-1]), torch.arange(float(made.shape[-1])))
-        weights = torch.arange(float(made.shape[-1]))
+        result = torch.view_as_complex(model(batch["x"]).float().unflatten(-1, (-1, 2)))
+        turned = result * torch.polar(torch.ones(result.shape[-1]), torch.arange(float(result.shape[-1])))
+        weights = torch.arange(float(result.shape[-1]))
         return (turned.real * weights).square().mean() + (turned.conj().imag * weights).sum()
 
     case = _case(loss)
@@ -205,8 +207,8 @@ def test_what_a_factory_makes_is_as_wide_as_all_else() -> None:
     """index_add requires two equal dtypes, as its arguments are meant to be."""
 
     def loss(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        made = model(batch["x"]).float()
-        total = torch.zeros(2, made.shape[-1]).index_add(0, torch.arange(made.shape[0]) % 2, made)
+        result = model(batch["x"]).float()
+        total = torch.zeros(2, result.shape[-1]).index_add(0, torch.arange(result.shape[0]) % 2, result)
         return (total * torch.full((2, 1), 0.1)).square().mean()
 
     assert max(distances(_case(loss)).values()) < 0.01
@@ -263,10 +265,10 @@ def test_nothing_is_rounded_in_the_exact_step() -> None:
 
 
 def test_a_plain_tensor_that_is_written_to_has_the_values() -> None:
-    plain, given = torch.zeros(3), torch.tensor([1 / 3, 2 / 3, 1.0])
+    plain, written = torch.zeros(3), torch.tensor([1 / 3, 2 / 3, 1.0])
     with Predictor("cpu", rounds=True).on():
-        plain.add_(virtual(given))
-    assert torch.equal(plain, given)
+        plain.add_(virtual(written))
+    assert torch.equal(plain, written)
 
 
 def test_statistics_that_a_norm_updates_are_rounded_to_their_dtype() -> None:
@@ -275,10 +277,10 @@ def test_statistics_that_a_norm_updates_are_rounded_to_their_dtype() -> None:
     with predictor.on():
         realised.model(realised.batch)
     for name in ("running_mean", "running_var"):
-        found = values(realised.model.get_buffer(name))
-        assert found.dtype == torch.float64
-        assert torch.equal(found, found.float().double()), name
-        assert found.abs().max() > 0
+        actual = values(realised.model.get_buffer(name))
+        assert actual.dtype == torch.float64
+        assert torch.equal(actual, actual.float().double()), name
+        assert actual.abs().max() > 0
 
 
 def test_an_operator_whose_roundings_nothing_follows_is_kept_by_name() -> None:
