@@ -54,24 +54,24 @@ def float32_errors(
         moved = realised.on(where.device.torch_device)
         _move(moved.model, torch.Generator("cpu").manual_seed(draw))
         steps.append(run_step(case, moved, contextlib.nullcontext, seed=where.seed))
-    exact, made = prediction.exact.named(), [step.named() for step in steps]
-    found = {}
+    exact, actual = prediction.exact.named(), [step.named() for step in steps]
+    errors = {}
     for name, size in prediction.sizes.items():
-        if is_inexact(exact[name]) and all(name in step for step in made):
-            squares = [relative_error(step[name], exact[name], scale=size) ** 2 for step in made]
-            found[name] = STUDENT * statistics.fmean(squares) ** 0.5
-    return found
+        if is_inexact(exact[name]) and all(name in step for step in actual):
+            squares = [relative_error(step[name], exact[name], scale=size) ** 2 for step in actual]
+            errors[name] = STUDENT * statistics.fmean(squares) ** 0.5
+    return errors
 
 
 def _is_float32(case: Case, realised: Realised, where: Conditions) -> bool:
     """Return whether every operator of the step without autocast computes in float32, and as exactly as that."""
     low = where.precision.dtype
     try:
-        seen = observed_step(case, where.device, low, seed=where.seed, autocast=False, realised=realised)
+        calls = observed_step(case, where.device, low, seed=where.seed, autocast=False, realised=realised)
     except Exception:  # noqa: BLE001  # it runs only inside a region
         return False
-    dtypes = {result.dtype for each in seen for result in each.results}
-    return not verdict.faults(seen, low, where.tolerance_scale) and not dtypes.intersection(LOW)
+    dtypes = {result.dtype for call in calls for result in call.results}
+    return not verdict.faults(calls, low, where.tolerance_scale) and not dtypes.intersection(LOW)
 
 
 def _move(model: torch.nn.Module, generator: torch.Generator) -> None:

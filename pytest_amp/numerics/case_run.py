@@ -51,14 +51,14 @@ class CaseRun:
             realised.draws.compare_end(device)
         return step
 
-    def allowed(self, each: Compared) -> float:
+    def allowed(self, tensor: Compared) -> float:
         """Return the largest allowed error of a tensor."""
-        limit = each.allowed if self.tolerance is None else self.tolerance
+        limit = tensor.allowed if self.tolerance is None else self.tolerance
         return limit * self.where.tolerance_scale
 
-    def allowed_plain(self, each: Compared) -> float:
+    def allowed_plain(self, tensor: Compared) -> float:
         """Return the largest allowed E(amp, fp32): float32 is no closer to exact than its own rounding."""
-        return max(self.allowed(each), each.error) + each.of_float32 * self.where.tolerance_scale
+        return max(self.allowed(tensor), tensor.error) + tensor.of_float32 * self.where.tolerance_scale
 
     @cached_property
     def operators(self) -> tuple[ObservedCall, ...]:

@@ -87,13 +87,13 @@ _RANGED = (torch.float16, torch.bfloat16, torch.float32)
 def _numbers(call: torch_private.Dispatched) -> list[float]:
     """Return the Python numbers and the zero-dimensional floating tensors among the arguments."""
     leaves, _ = torch_private.flat((call.args, call.kwargs))
-    found = []
+    numbers = []
     for leaf in leaves:
         if isinstance(leaf, (int, float)) and not isinstance(leaf, bool):
-            found.append(float(leaf))
+            numbers.append(float(leaf))
         elif isinstance(leaf, torch.Tensor) and not leaf.dim() and leaf.is_floating_point():
-            found.append(float(leaf.detach()))
-    return found
+            numbers.append(float(leaf.detach()))
+    return numbers
 
 
 def cause_of(call: torch_private.Dispatched, result: torch.Tensor, device_type: str, vanished: Vanished) -> Cause:

@@ -35,12 +35,12 @@ __tracebackhide__ = is_misuse
 
 def not_acquitted(run: CaseRun, bad: Sequence[Compared]) -> list[Compared]:
     """Return the tensors of ``bad`` that differ from manual casts'; all of them if an operator is off or unmodelled."""
-    if not any(each.equal for each in bad) or not run.prediction.same_device:
+    if not any(tensor.equal for tensor in bad) or not run.prediction.same_device:
         return list(bad)
     unjudged = any(call.problem is not None or _is_complex(call) for call in run.operators)
     if run.faults or unjudged or _has_sparse(run):
         return list(bad)
-    return [each for each in bad if not each.equal]
+    return [tensor for tensor in bad if not tensor.equal]
 
 
 def _is_complex(call: ObservedCall) -> bool:
@@ -69,11 +69,11 @@ def check_distance(run: CaseRun, compared: Sequence[Compared]) -> None:
     if run.prediction.unmodelled:
         return
     limit = tolerance.FARTHEST
-    bad = [each for each in compared if each.from_model > limit * run.where.tolerance_scale]
-    bad = not_acquitted(run, sorted(bad, key=lambda each: -each.from_model)) if bad else bad
+    bad = [tensor for tensor in compared if tensor.from_model > limit * run.where.tolerance_scale]
+    bad = not_acquitted(run, sorted(bad, key=lambda tensor: -tensor.from_model)) if bad else bad
     if bad:
         step = run.step_of
-        bad = confirmed(bad, run.case, run.where, step, limit=limit, measure=lambda each: each.from_model)
+        bad = confirmed(bad, run.case, run.where, step, limit=limit, measure=lambda tensor: tensor.from_model)
     if not bad:
         return
     worst, name = bad[0], f"{run.case.name}: {bad[0].name}"
@@ -93,8 +93,8 @@ def check_dtypes_given(run: CaseRun, compared: Sequence[Compared], observe: Obse
     kernel, or chance: the operators are observed as ``<case>/summary.improved``.
     """
     least, most = run.where.precision.u / 8, tolerance.LEAST / max(run.where.tolerance_scale, 1.0)
-    large = [each for each in compared if each.noise > least and each.elements >= tolerance.ENOUGH]
-    exact = [each for each in large if each.error < most * each.noise]
+    large = [tensor for tensor in compared if tensor.noise > least and tensor.elements >= tolerance.ENOUGH]
+    exact = [tensor for tensor in large if tensor.error < most * tensor.noise]
     if not exact:
         return
     different = _other_dtypes(run)
@@ -103,23 +103,24 @@ def check_dtypes_given(run: CaseRun, compared: Sequence[Compared], observe: Obse
         if improved:
             observe(f"{run.case.name}/summary.improved", ", ".join(improved), kind="state")
         return
-    operator, given, expected = different
-    worst = min(exact, key=lambda each: each.error / each.noise)
+    operator, actual, expected = different
+    worst = min(exact, key=lambda tensor: tensor.error / tensor.noise)
     raise AmpFailure(
-        f"{run.case.name}: {operator} is given {given} under {run.where}; {worst.name} is off by {worst.error:.3g} only"
-        f"{other_names([each.name for each in exact])}",
+        f"{run.case.name}: {operator} is given {actual} under {run.where}; {worst.name} is off by "
+        f"{worst.error:.3g} only"
+        f"{other_names([tensor.name for tensor in exact])}",
         label_before="by hand",
         before=f"manual casts give it {expected}; the noise of the predicted rounding is {worst.noise:.3g}",
-        now=run.where.now(given),
+        now=run.where.now(actual),
         likely="autocast was off, or the operator has lost its rule",
     )
 
 
 def _other_dtypes(run: CaseRun) -> tuple[str, str, str] | None:
     """Return the first operator that is called on other dtypes than with manual casts: its name, and both dtypes."""
-    made, known = _given(run, run.where.region), _given(run, run.prediction.region)
-    for operator, dtypes in sorted(made - known):
-        expected = next((other for name, other in sorted(known - made) if name == operator), None)
+    actual, known = _given(run, run.where.region), _given(run, run.prediction.region)
+    for operator, dtypes in sorted(actual - known):
+        expected = next((other for name, other in sorted(known - actual) if name == operator), None)
         if expected is not None:
             return operator.removeprefix("aten::"), dtypes, expected
     return None

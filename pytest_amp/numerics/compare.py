@@ -88,29 +88,29 @@ def compare(
     ``float32`` is called if an error is larger than the predicted rounding explains.
     """
     plain = _compared(prediction, amp, fp32, {}, u=u)
-    if float32 is None or not any(each.is_doubtful for each in plain):
+    if float32 is None or not any(tensor.is_doubtful for tensor in plain):
         return plain
     errors = float32()
-    own = {each.name: errors.get(each.name, 0.0) for each in plain if each.is_doubtful}
-    return _compared(prediction, amp, fp32, own, u=u)
+    float32_noise = {tensor.name: errors.get(tensor.name, 0.0) for tensor in plain if tensor.is_doubtful}
+    return _compared(prediction, amp, fp32, float32_noise, u=u)
 
 
 def _compared(
     prediction: Prediction, amp: Step, fp32: Step, float32: Mapping[str, float], *, u: float
 ) -> list[Compared]:
     exact, reference = prediction.exact.named(), prediction.reference.named()
-    made, plain = amp.named(), fp32.named()
+    actual, plain = amp.named(), fp32.named()
     factor = tolerance.CERTAIN if prediction.predicted is None else tolerance.EXCESS
     model = prediction.predicted.named() if prediction.predicted is not None else {}
-    found = []
-    for name, value in made.items():
+    rows = []
+    for name, value in actual.items():
         if name not in prediction.noise or not is_inexact(exact[name]) or not value.isfinite().all():
             continue
-        size, noise, own = prediction.sizes[name], prediction.noise[name], float32.get(name, 0.0)
+        size, noise, float32_noise = prediction.sizes[name], prediction.noise[name], float32.get(name, 0.0)
         least = max(noise, tolerance.floor(value.numel(), u))
-        far = relative_error(value, reference[name], scale=size) - 2 * own  # both have float32's own error
-        off = relative_error(value, model[name], scale=size) - own if name in model else 0.0
-        found.append(
+        far = relative_error(value, reference[name], scale=size) - 2 * float32_noise  # both have float32's own error
+        off = relative_error(value, model[name], scale=size) - float32_noise if name in model else 0.0
+        rows.append(
             Compared(
                 name=name,
                 elements=value.numel(),
@@ -118,15 +118,15 @@ def _compared(
                 noise=noise,
                 plain=relative_error(value, plain[name], scale=size),
                 distance=far / least if far > 0 else 0.0,
-                allowed=tolerance.allowed(noise, value.numel(), u, factor) + own,
+                allowed=tolerance.allowed(noise, value.numel(), u, factor) + float32_noise,
                 factor=factor,
                 equal=same(value, reference[name]),
                 from_model=off / least if off > 0 else 0.0,
-                float32=own,
+                float32=float32_noise,
                 short=most_of(u),
             )
         )
-    return found
+    return rows
 
 
 def same(a: torch.Tensor, b: torch.Tensor) -> bool:
@@ -139,15 +139,15 @@ def same(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 def median_distance(compared: Sequence[Compared]) -> float:
     """Return the median distance of a step's tensors from its reference."""
-    return statistics.median(each.distance for each in compared) if compared else 0.0
+    return statistics.median(tensor.distance for tensor in compared) if compared else 0.0
 
 
 #: Draws after the first that confirm an excess; see ``tolerance``.
 _MORE_DRAWS = 2
 
 
-def _excess(each: Compared) -> float:
-    return each.excess
+def _excess(tensor: Compared) -> float:
+    return tensor.excess
 
 
 def confirmed(  # noqa: PLR0913  # keywords of one decision
@@ -168,10 +168,10 @@ def confirmed(  # noqa: PLR0913  # keywords of one decision
     scale = where.tolerance_scale
     if not bad or measure(bad[0]) > certain * scale:
         return list(bad)
-    others = (_drawn(case, where, step, seed) for seed in range(where.seed + 1, where.seed + 1 + _MORE_DRAWS))
-    draws = [{each.name: measure(each) for each in draw} for draw in (bad, *others)]
-    medians = {each.name: statistics.median(draw.get(each.name, 0.0) for draw in draws) for each in bad}
-    return [each for each in bad if medians[each.name] > limit * scale]
+    further = (_drawn(case, where, step, seed) for seed in range(where.seed + 1, where.seed + 1 + _MORE_DRAWS))
+    draws = [{tensor.name: measure(tensor) for tensor in draw} for draw in (bad, *further)]
+    medians = {tensor.name: statistics.median(draw.get(tensor.name, 0.0) for draw in draws) for tensor in bad}
+    return [tensor for tensor in bad if medians[tensor.name] > limit * scale]
 
 
 def _drawn(case: Case, where: Conditions, step: Callable[[int, float], Step], seed: int) -> list[Compared]:
@@ -179,6 +179,6 @@ def _drawn(case: Case, where: Conditions, step: Callable[[int, float], Step], se
     realised = realise(case, where, seed=seed)
     fp32 = run_step(case, realised.on(where.device.torch_device), contextlib.nullcontext, seed=seed)
     prediction = predict(case, realised, where.device, where.precision, seed=seed)
-    made = step(seed, prediction.loss_scale)
-    own = partial(float32_errors, case, realised, fp32, prediction, replace(where, seed=seed))
-    return compare(prediction, made, fp32, u=where.precision.u, float32=own)
+    result = step(seed, prediction.loss_scale)
+    float32 = partial(float32_errors, case, realised, fp32, prediction, replace(where, seed=seed))
+    return compare(prediction, result, fp32, u=where.precision.u, float32=float32)

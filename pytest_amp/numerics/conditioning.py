@@ -72,10 +72,10 @@ class _Sampled(oracle.Predictor):
         result = super().run(call)
         results = [leaf for leaf in torch_private.flat(result)[0] if _has_values(leaf)]
         first = self._sample(results[0]) if results else None
-        made = _Call(operator_of(call), self.sites.here(), samples, first, shape)
+        sampled = _Call(operator_of(call), self.sites.here(), samples, first, shape)
         if not torch_private.aliasing_of(call.overload).views:
-            self._makers.update((_memory(leaf), made) for leaf in results)
-        self.calls.append(made)
+            self._makers.update((_memory(leaf), sampled) for leaf in results)
+        self.calls.append(sampled)
         return result
 
     def _sample(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -126,9 +126,9 @@ _ONE_PER_CENT = 0.01
 
 def lost_share(step: Step, exact: Step, names: Sequence[str]) -> float:
     """Return E(step, exact) of several tensors taken together."""
-    known, made = exact.named(), step.named()
+    known, actual = exact.named(), step.named()
     whole = math.hypot(*(norm(known[name]) for name in names))
-    lost = math.hypot(*(norm(made[name].to(known[name].device).double() - known[name]) for name in names))
+    lost = math.hypot(*(norm(actual[name].to(known[name].device).double() - known[name]) for name in names))
     return lost / whole if whole else 0.0
 
 
@@ -159,8 +159,8 @@ def why_lost(run: CaseRun, group: str, share: float) -> tuple[str, str]:
     if not jumps:
         return "no tolerance can be made of that", trouble
     more = list(dict.fromkeys(jump.module for jump in jumps[1:] if jump.module != jumps[0].module))
-    others = f"; less so at {', '.join(more[:3])}" if more else ""
-    return f"the noise jumps at {jumps[0]}{others}", f"{trouble}. {jumps[0].advice}"
+    also = f"; less so at {', '.join(more[:3])}" if more else ""
+    return f"the noise jumps at {jumps[0]}{also}", f"{trouble}. {jumps[0].advice}"
 
 
 def _trouble(run: CaseRun, group: str, share: float) -> str:
@@ -172,9 +172,9 @@ def _trouble(run: CaseRun, group: str, share: float) -> str:
         if (name.startswith("output.") if group == "outputs" else not name.startswith(prefixes))
     ]
     wide = lost_share(run.fp32, run.prediction.exact, names)
-    low, own = share / run.where.precision.u, wide / FP32.u
-    numbers = f"{low:.0f} roundings of {run.where.precision.name} ({share:.0%}), {own:.0f} of float32 ({wide:.1e})"
-    if own >= low * _SAME_TROUBLE:
+    low, ratio = share / run.where.precision.u, wide / FP32.u
+    numbers = f"{low:.0f} roundings of {run.where.precision.name} ({share:.0%}), {ratio:.0f} of float32 ({wide:.1e})"
+    if ratio >= low * _SAME_TROUBLE:
         return f"ill conditioning, which float32 has on its own scale: {numbers}"
     return f"the low dtype itself, since float32 has no such trouble: {numbers}"
 
@@ -272,7 +272,7 @@ def _noise(exact: _Call, rounded: _Call) -> tuple[float, float] | None:
     after = _error(rounded.result, exact.result)
     if after > _VANISHES:
         return None
-    return max((min(each, 1.0) for each in before if each <= _VANISHES), default=0.0), min(after, 1.0)
+    return max((min(noise, 1.0) for noise in before if noise <= _VANISHES), default=0.0), min(after, 1.0)
 
 
 def _flushed(exact: _Call, rounded: _Call) -> float:

@@ -67,10 +67,10 @@ def runs_under(case: Case, where: Conditions, also: str = "") -> Iterator[None]:
 
 
 def _likely(error: Exception, where: Conditions) -> str:
-    said = str(error)
+    message = str(error)
     if type(error).__module__.startswith("torch._dynamo"):
         return "the model compiles itself: make it without torch.compile; amp.check_compiled(case) compiles it"
-    if any(part in said for part in NO_KERNEL):
+    if any(part in message for part in NO_KERNEL):
         low = where.precision.name
         return f"this machine has no kernel for one of its operators in {low}: dtypes= of the marker leaves {low} out"
     if not isinstance(error, RuntimeError):

@@ -206,9 +206,9 @@ class Draws:
 
     def notes(self) -> tuple[str, ...]:
         """Return a trace's notes on the random numbers of a case."""
-        others = ", ".join(sorted(self.apart - self.not_replayed))
-        apart = f"{others}: computed without its fused kernel, which returns no mask of what it drops"
-        return (*([apart] if others else []), *(f"not replayed: {name}" for name in sorted(self.not_replayed)))
+        operators = ", ".join(sorted(self.apart - self.not_replayed))
+        apart = f"{operators}: computed without its fused kernel, which returns no mask of what it drops"
+        return (*([apart] if operators else []), *(f"not replayed: {name}" for name in sorted(self.not_replayed)))
 
     @property
     def explanation(self) -> str | None:
@@ -296,8 +296,8 @@ def dependent(call: torch_private.Dispatched, draw: Draw, inputs: Sequence[Any])
         return torch.zeros_like(x)
     if x.device.type == "cpu" or x.dtype == torch.float64:
         return x.mul(mask).mul_(1 / (1 - share))  # type: ignore[no-any-return]
-    kept = float(torch.tensor(1 - share, dtype=torch.float32))
-    scaled: torch.Tensor = torch.ops.aten.native_dropout_backward(x, mask, 1 / kept)
+    scale = float(torch.tensor(1 - share, dtype=torch.float32))
+    scaled: torch.Tensor = torch.ops.aten.native_dropout_backward(x, mask, 1 / scale)
     return scaled
 
 
@@ -312,9 +312,9 @@ class _Generator:
 def _generators(call: torch_private.Dispatched) -> list[_Generator]:
     """Return the generators of a call: the one among its arguments, or the defaults of the CPU and of its device."""
     leaves = torch_private.flat((call.args, call.kwargs))[0]
-    own = [leaf for leaf in leaves if isinstance(leaf, torch.Generator)]
-    if own:
-        return [_Generator(own[0].get_state, own[0].set_state)]
+    generators = [leaf for leaf in leaves if isinstance(leaf, torch.Generator)]
+    if generators:
+        return [_Generator(generators[0].get_state, generators[0].set_state)]
     places = [leaf.device for leaf in leaves if isinstance(leaf, torch.Tensor)]
     places += [torch.device(leaf) for leaf in leaves if isinstance(leaf, torch.device)]
     return _defaults(next((place for place in places if place.type != "cpu"), torch.device("cpu")))
@@ -333,7 +333,7 @@ def _defaults(device: torch.device) -> list[_Generator]:
 
 def _states(device: torch.device) -> dict[str, bytes]:
     names = ("cpu", device.type)
-    return {name: _bytes(each.get()) for name, each in zip(names, _defaults(device), strict=False)}
+    return {name: _bytes(generator.get()) for name, generator in zip(names, _defaults(device), strict=False)}
 
 
 def _bytes(state: torch.Tensor) -> bytes:

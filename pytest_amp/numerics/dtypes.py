@@ -67,7 +67,7 @@ def check_dtypes(case: Case, where: Conditions, expected: Mapping[str, Expected]
         elif isinstance(value, Mapping):
             _expect_outputs(case, runs, key, value)
         by_module |= returned
-    rows = [row for found in by_module.values() for row in found]
+    rows = [row for module_rows in by_module.values() for row in module_rows]
     model = "the model" if "model" in names else "model"
     for row in rows:
         place = "" if row.place is None else f"[{row.place}]"
@@ -80,32 +80,31 @@ def check_dtypes(case: Case, where: Conditions, expected: Mapping[str, Expected]
 def _fail(case: Case, where: Conditions, wrong: list[_Returned], module: str, runs: ModuleRuns) -> None:
     first = wrong[0]
     more = [f"{row} {row.found or 'none'} for {dtype_name(row.expected)}" for row in wrong[1:4]]
-    others = f"; also wrong: {', '.join(more)}{', ...' if len(wrong) > 4 else ''}" if more else ""
-    given = list(dict.fromkeys(map(dtype_name, runs.given.get(first.module, []))))
+    also = f"; also wrong: {', '.join(more)}{', ...' if len(wrong) > 4 else ''}" if more else ""
+    inputs = list(dict.fromkeys(map(dtype_name, runs.given.get(first.module, []))))
     verb = "returned" if first.place is None else "is"
     should = "it should return" if first.place is None else "it should be"
     raise AmpFailure(
         f"{case.name}: {first} ({module}) {verb} {first.found or 'no floating tensor'} "
-        f"under {where}, {should} {dtype_name(first.expected)}{others}",
+        f"under {where}, {should} {dtype_name(first.expected)}{also}",
         label_before="expected",
         before=dtype_name(first.expected),
         now=where.now(first.found or "no floating tensor: it did not run in the forward pass"),
-        likely=_likely(list(first.dtypes), given, where.precision.dtype_name),
+        likely=_likely(list(first.dtypes), inputs, where.precision.dtype_name),
     )
 
 
-def _likely(returned: list[str], taken: list[str], low: str) -> str:
+def _likely(returned: list[str], accepted: list[str], low: str) -> str:
     """Return the likely origin of an unexpected dtype."""
     if not returned:
         return "it was not called, or what it returns is no tensor"
-    if returned == taken:
-        return (
-            f"it was given {taken[0]}: its operators have no rule here that changes it (pytest-amp rules), or it casts"
-        )
-    was = f"it was given {' and '.join(taken)}: " if taken else ""
-    others = [kind for kind in returned if kind in ("float16", "bfloat16") and kind != low and kind not in taken]
-    if others:
-        return f"{was}it casts to {others[0]}, or an extension does: no rule of a {low} region returns that"
+    if returned == accepted:
+        dtype = accepted[0]
+        return f"it was given {dtype}: its operators have no rule here that changes it (pytest-amp rules), or it casts"
+    was = f"it was given {' and '.join(accepted)}: " if accepted else ""
+    other_low = [kind for kind in returned if kind in ("float16", "bfloat16") and kind != low and kind not in accepted]
+    if other_low:
+        return f"{was}it casts to {other_low[0]}, or an extension does: no rule of a {low} region returns that"
     if returned == [low]:
         return f"{was}an operator in it runs in {low} by its rule (amp.trace(case) has each), or the model casts"
     return f"{was}an operator in it has another rule here (pytest-amp rules), or the model casts"
@@ -114,8 +113,8 @@ def _likely(returned: list[str], taken: list[str], low: str) -> str:
 def _expect_mapping(expected: object) -> None:
     """Raise Misuse for anything but dtypes, or dtypes by output, by the path of a module."""
     if not isinstance(expected, Mapping) or not expected:
-        given = type(expected).__name__ if expected else "no module"
-        raise Misuse(f"check_dtypes was given {given}; valid: a dictionary such as {{'head': torch.float32}}")
+        name = type(expected).__name__ if expected else "no module"
+        raise Misuse(f"check_dtypes was given {name}; valid: a dictionary such as {{'head': torch.float32}}")
     for path, value in expected.items():
         if not isinstance(path, str):
             raise Misuse(f"{path!r} is no path of a module; valid: 'layers.0.norm', 'layers.*', '' and the like")
@@ -134,13 +133,13 @@ def _expect_mapping(expected: object) -> None:
 
 def _named(case: Case, expected: Iterable[str], names: list[str]) -> dict[str, list[str]]:
     """Return the modules that each key names, patterns first, so that later ones override: patterns, then paths."""
-    found = {}
+    named = {}
     for given in sorted(expected, key=lambda given: given in names):
-        found[given] = [given] if given in names else [name for name in names if fnmatchcase(name, given)]
-        if not found[given]:
+        named[given] = [given] if given in names else [name for name in names if fnmatchcase(name, given)]
+        if not named[given]:
             has = ", ".join(name for name in names if name) or "'', the model itself"
             raise Misuse(f"{case.name} has no module {given!r}; it has {has}")
-    return found
+    return named
 
 
 def _returned(runs: ModuleRuns, module: str, expected: Expected) -> list[_Returned]:
@@ -153,11 +152,11 @@ def _returned(runs: ModuleRuns, module: str, expected: Expected) -> list[_Return
     if not dtypes:  # it did not run, or returned no tensor
         return [_Returned(module, key, (), dtype) for key, dtype in stated.items()]
     rows = []
-    for place, found in dtypes.items():
+    for place, actual in dtypes.items():
         keys = [key for key in stated if _names(key, place)]
         if keys:
             dtype = stated[place if place in keys else keys[-1]]
-            names = _of_kind(found, dtype)
+            names = _of_kind(actual, dtype)
             if names or place in keys:
                 rows.append(_Returned(module, place, names, dtype))
     return rows

@@ -45,7 +45,7 @@ def check_gradients(case: Case, where: Conditions, observe: Observe, *, toleranc
     with runs_under(case, where, also=", or in float64, which it is held against"):
         prediction = predict(case, realised, where.device, where.precision, seed=where.seed)
     run = CaseRun(case, realised, where, prediction, fp32, tolerance)
-    others = other_draws(case, where, lambda seed: run.step_of(seed, prediction.loss_scale))
+    further = other_draws(case, where, lambda seed: run.step_of(seed, prediction.loss_scale))
     amp = run.step()
     _check_present(run, amp)
     _check_dtypes(run, amp)
@@ -60,7 +60,7 @@ def check_gradients(case: Case, where: Conditions, observe: Observe, *, toleranc
         observe(f"{case.name}/summary.redrawn", 1, kind="count", unit="draws")
         check_gradients(case, replace(where, seed=where.seed + 1), observe)
         return
-    _observe(run, compared, others, observe)
+    _observe(run, compared, further, observe)
     if tolerance is None:
         check_program(run, observe)
     _check_errors(run, compared)
@@ -75,8 +75,8 @@ def check_gradients(case: Case, where: Conditions, observe: Observe, *, toleranc
 
 def _check_present(run: CaseRun, amp: Step) -> None:
     """Check that every gradient in float64 exists in mixed precision, and is not all zeros unless it is zero there."""
-    exact, made = run.prediction.exact.named(), amp.named()
-    missing = [name for name in exact if name not in made]
+    exact, actual = run.prediction.exact.named(), amp.named()
+    missing = [name for name in exact if name not in actual]
     if missing:
         raise AmpFailure(
             f"{run.what(missing[0])} is missing{other_names(missing)}",
@@ -87,12 +87,12 @@ def _check_present(run: CaseRun, amp: Step) -> None:
         )
     lost = [
         name
-        for name in made
+        for name in actual
         # If manual casts lose it, too, all of it underflows.
         if not name.startswith(("output.", "buffer."))
         and run.prediction.noise.get(name, 1.0) < 1.0 - run.where.precision.u
-        and made[name].numel()
-        and not made[name].any()
+        and actual[name].numel()
+        and not actual[name].any()
         and not run.prediction.vanishes(name)
     ]
     if lost:
@@ -140,24 +140,27 @@ def _check_finite(run: CaseRun, amp: Step) -> None:
         )
 
 
-def _observe(run: CaseRun, compared: Sequence[Compared], others: Sequence[Errors], observe: Observe) -> None:
+def _observe(run: CaseRun, compared: Sequence[Compared], further: Sequence[Errors], observe: Observe) -> None:
     case, summary, u = run.case.name, f"{run.case.name}/summary", run.where.precision.u
     error, ratio = partial(observe, kind="error", unit="relative L2"), partial(observe, kind="ratio")
     has = run.prediction.exact.gradients
     without = [name for name, p in run.realised.model.named_parameters() if p.requires_grad and has.get(name) is None]
     if without:
         observe(f"{summary}.without_gradient", len(without), kind="count", unit="parameters")
-    for each in compared:
-        again = over_seeds(errors.get(each.name) for errors, _ in others)
-        error(f"{case}/{each.name}", each.error, allowed=run.allowed(each), over_seeds=again)
-        if each.name == "output.loss":  # |L_amp - L|, in units of u |L|
-            ratio(f"{summary}.loss", each.error / u, unit="u |L|", allowed=run.allowed(each) / u)
+    for tensor in compared:
+        again = over_seeds(errors.get(tensor.name) for errors, _ in further)
+        error(f"{case}/{tensor.name}", tensor.error, allowed=run.allowed(tensor), over_seeds=again)
+        if tensor.name == "output.loss":  # |L_amp - L|, in units of u |L|
+            ratio(f"{summary}.loss", tensor.error / u, unit="u |L|", allowed=run.allowed(tensor) / u)
     # A share of the allowed error, since the worst of two tensors may be another one in each run, with a larger error.
-    scale, plains = run.where.tolerance_scale, [{each.name: each.plain for each in compared}, *(p for _, p in others)]
-    allowed = {each.name: run.allowed_plain(each) / scale for each in compared}
+    scale, plains = (
+        run.where.tolerance_scale,
+        [{tensor.name: tensor.plain for tensor in compared}, *(p for _, p in further)],
+    )
+    allowed = {tensor.name: run.allowed_plain(tensor) / scale for tensor in compared}
     share, *shares = (worst_share(plain, allowed) for plain in plains)
     error(f"{summary}.fp32", share, unit="of what is allowed", allowed=scale, over_seeds=over_seeds(shares))
-    most, equal = max(each.excess for each in compared), sum(each.equal for each in compared) / len(compared)
+    most, equal = max(tensor.excess for tensor in compared), sum(tensor.equal for tensor in compared) / len(compared)
     ratio(f"{summary}.excess", most, unit="noise", allowed=compared[0].factor)
     ratio(f"{summary}.distance", median_distance(compared), unit="noise", allowed=median_allowed(run, compared))
     ratio(f"{summary}.equal", equal, unit="share of tensors")
@@ -194,10 +197,10 @@ def _is_at_a_cliff(run: CaseRun) -> bool:
     if share <= limit:
         return False
     seeds = range(where.seed + 1, where.seed + 1 + _JUDGED)
-    others = (
+    neighbours = (
         predict(case, realise(case, where, seed=seed), where.device, where.precision, seed=seed) for seed in seeds
     )
-    if all(_lost(other)[0] <= limit for other in others):
+    if all(_lost(other)[0] <= limit for other in neighbours):
         return True
     now, likely = why_lost(run, group, share)
     raise AmpFailure(
@@ -211,7 +214,7 @@ def _is_at_a_cliff(run: CaseRun) -> bool:
 
 def _check_errors(run: CaseRun, compared: Sequence[Compared]) -> None:
     """Check that no tensor is further from exact than its noise explains, nor from float32."""
-    bad = sorted((each for each in compared if exceeds(each.error, run.allowed(each))), key=_by_excess)
+    bad = sorted((tensor for tensor in compared if exceeds(tensor.error, run.allowed(tensor))), key=_by_excess)
     if bad and run.tolerance is None and run.prediction.predicted is not None:
         bad = not_acquitted(run, bad)
         bad = confirmed(bad, run.case, run.where, run.step_of, limit=limits.EXCESS, certain=limits.CERTAIN)
@@ -224,17 +227,17 @@ def _check_errors(run: CaseRun, compared: Sequence[Compared]) -> None:
         )
         raise AmpFailure(
             f"{run.what(worst.name)} is off by {worst.error:.3g}, allowed are {run.allowed(worst):.3g}"
-            f"{other_names([each.name for each in bad])}",
+            f"{other_names([tensor.name for tensor in bad])}",
             label_before="exact",
             before=f"relative L2 distance from float64; {why}",
             now=run.where.now(f"{worst.error:.3g}"),
             likely=_above(run, worst) or likely_cause(run),
         )
-    plain = sorted((each for each in compared if exceeds(each.plain, run.allowed_plain(each))), key=_by_excess)
+    plain = sorted((tensor for tensor in compared if exceeds(tensor.plain, run.allowed_plain(tensor))), key=_by_excess)
     if plain and not rounding.rounds_by_itself(run.case, run.realised, run.where):
         raise AmpFailure(
             f"{run.what(plain[0].name)} is off float32 by {plain[0].plain:.3g}, allowed are "
-            f"{run.allowed_plain(plain[0]):.3g}{other_names([each.name for each in plain])}",
+            f"{run.allowed_plain(plain[0]):.3g}{other_names([tensor.name for tensor in plain])}",
             label_before="fp32",
             before=f"E(amp, fp32); E(amp, float64) is {plain[0].error:.3g}",
             now=run.where.now(f"{plain[0].plain:.3g}"),
@@ -249,8 +252,8 @@ def _above(run: CaseRun, worst: Compared) -> str | None:
     return f"the tolerance: the predicted rounding alone is {worst.noise:.3g}, and explains {worst.allowed:.3g}"
 
 
-def _by_excess(each: Compared) -> float:
-    return -each.excess
+def _by_excess(tensor: Compared) -> float:
+    return -tensor.excess
 
 
 def _check_counts(run: CaseRun, amp: Step) -> None:

@@ -54,11 +54,11 @@ def asked_for_autocast() -> Iterator[list[str]]:
     Entering a region makes one, as do ``custom_fwd``, ``torch.utils.checkpoint`` and some fast paths of ``torch.nn``. A
     case that makes a query may behave differently with autocast off.
     """
-    asked: list[str] = []
+    queries: list[str] = []
 
     def noting(name: str, original: Callable[..., object]) -> Callable[..., object]:
         def query(*args: object, **kwargs: object) -> object:
-            asked.append(name)
+            queries.append(name)
             return original(*args, **kwargs)
 
         return query
@@ -67,7 +67,7 @@ def asked_for_autocast() -> Iterator[list[str]]:
     try:
         for name, original in originals.items():
             setattr(torch, name, noting(name, original))
-        yield asked
+        yield queries
     finally:
         for name, original in originals.items():
             setattr(torch, name, original)
@@ -111,16 +111,16 @@ class _ByHand:
         if rule is None:
             return call.proceed_without_autocast(self.device_type)
         dtype = low if rule.dtype is None else getattr(torch, rule.dtype)
-        given = _with_dtype_by_name(Invocation(name, call.args, call.kwargs))
+        invocation = _with_dtype_by_name(Invocation(name, call.args, call.kwargs))
         with torch_private.without_interception():
             if rule.name is RuleName.LOWER_PRECISION_FP:
-                given = given.mapped(lambda tensor: self._cached(tensor, dtype) if dtype == low else tensor)
-            plan = cast_by_hand(rule.name, given, device_type=self.device_type, dtype=dtype)
+                invocation = invocation.mapped(lambda tensor: self._cached(tensor, dtype) if dtype == low else tensor)
+            plan = cast_by_hand(rule.name, invocation, device_type=self.device_type, dtype=dtype)
             with warnings.catch_warnings():
                 if rule.own_kernel is not None:
                     # cuDNN warns that the cast weights of a recurrent layer are not in one buffer.
                     warnings.simplefilter("ignore")
-                return plan.carried_out(given)()
+                return plan.carried_out(invocation)()
 
     def _dtype(self) -> torch.dtype | None:
         """Return the dtype of the current region, or of the replaced one; None outside of both."""

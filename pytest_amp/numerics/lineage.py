@@ -66,14 +66,14 @@ class Lineage:
     def origins_of(self, tensors: Iterable[torch.Tensor]) -> list[Record]:
         """Return the calls that made the non-finite values of ``tensors``, in order; if none is known, all."""
         todo = [record for tensor in tensors if (record := self._record_of(tensor)) is not None]
-        seen: dict[int, Record] = {}
+        visited: dict[int, Record] = {}
         while todo:
             record = todo.pop()
-            if not record.finite and record.number not in seen:
-                seen[record.number] = record
+            if not record.finite and record.number not in visited:
+                visited[record.number] = record
                 todo += record.parents
-        found = [record for record in seen.values() if record.cause is not None]
-        return sorted(found, key=lambda record: record.number) or self.origins
+        causes = [record for record in visited.values() if record.cause is not None]
+        return sorted(causes, key=lambda record: record.number) or self.origins
 
     def _run(self, call: torch_private.Dispatched) -> Any:
         number, self.calls = self.calls, self.calls + 1
@@ -119,10 +119,10 @@ class Lineage:
         record = self._record_of(tensor)
         near = [] if record is None else [record]
         for _ in range(_NEAR):
-            for each in near:
-                if each.vanished:
-                    return each.vanished[0], f"{each.operator} at {each.site.line or 'its module'}"
-            near = [parent for each in near for parent in each.parents]
+            for child in near:
+                if child.vanished:
+                    return child.vanished[0], f"{child.operator} at {child.site.line or 'its module'}"
+            near = [parent for record in near for parent in record.parents]
         return None
 
 

@@ -22,15 +22,15 @@ def check_reference(run: CaseRun, amp: Step, compared: Sequence[Compared]) -> No
     """Check that a step is bitwise equal to manual casts', or close to it after nondeterministic reductions."""
     if run.tolerance is not None or not run.prediction.same_device:
         return
-    different = frozenset(each.name for each in compared if not each.equal)
+    different = frozenset(tensor.name for tensor in compared if not tensor.equal)
     bits, median = _different_bits(run, amp, different), median_allowed(run, compared)
-    bad = [each for each in compared if each.name in bits]
+    bad = [tensor for tensor in compared if tensor.name in bits]
     if not bad and median is not None and median_distance(compared) > median:
         bad = list(compared)
     elif not bad:
-        bad = [each for each in compared if each.distance > limits.WORST_DISTANCE * run.where.tolerance_scale]
+        bad = [tensor for tensor in compared if tensor.distance > limits.WORST_DISTANCE * run.where.tolerance_scale]
     if bad:
-        worst = max(bad, key=lambda each: each.distance)
+        worst = max(bad, key=lambda tensor: tensor.distance)
         raise AmpFailure(
             f"{run.what(worst.name)} is not what casts made by hand give; {len(bad)} of {len(compared)} tensors differ",
             label_before="by hand",
@@ -43,9 +43,9 @@ def check_reference(run: CaseRun, amp: Step, compared: Sequence[Compared]) -> No
 def median_allowed(run: CaseRun, compared: Sequence[Compared]) -> float | None:
     """Return the largest allowed median distance from manual casts; None if an accelerator sums in another order."""
     on_cpu, prediction = run.where.device.kind is DeviceKind.CPU, run.prediction
-    ordered = on_cpu or prediction.predicted is None or all(each.equal for each in compared)
-    held = run.tolerance is None and prediction.same_device and ordered
-    return limits.MEDIAN_DISTANCE * run.where.tolerance_scale if held else None
+    ordered = on_cpu or prediction.predicted is None or all(tensor.equal for tensor in compared)
+    is_bitwise = run.tolerance is None and prediction.same_device and ordered
+    return limits.MEDIAN_DISTANCE * run.where.tolerance_scale if is_bitwise else None
 
 
 def check_unreplayed(run: CaseRun, amp: Step, reason: str) -> None:

@@ -165,9 +165,9 @@ class Origins:
 
         In the latter case the result is None if the results of the run are finite.
         """
-        expected = set() if without is None else {without.key(each) for each in without.records}
-        own = [each for each in self.records if self.key(each) not in expected]
-        record = next(iter(own or (self.records if self.certain else [])), None)
+        expected = set() if without is None else {without.key(record) for record in without.records}
+        unexpected = [record for record in self.records if self.key(record) not in expected]
+        record = next(iter(unexpected or (self.records if self.certain else [])), None)
         if record is None or record.cause is None:
             return None
         return Origin(

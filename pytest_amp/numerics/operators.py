@@ -76,42 +76,42 @@ def measure_operator(
     observer = Observer(device.type, low, Places(real.model))
     with observer.on(spec.expected(device.type, torch.__version__)):
         step = run_step(case, real, where.region, seed=seed)
-    made, known, model = (_tensors(each.named()) for each in (step, exact.step, predicted.step))
+    actual, known, model = (_tensors(result.named()) for result in (step, exact.step, predicted.step))
     # With float32 inputs, a float32 result with low values only was rounded, even if its prediction has low values
     # only.
-    kept_low = any(each.model.name is ModelName.RUNNING_SUM and low in each.given for each in observer.seen)
+    kept_low = any(call.model.name is ModelName.RUNNING_SUM and low in call.given for call in observer.seen)
     wide = any(x.dtype == torch.float32 for x in arguments) and not kept_low
-    excess = {key: _excess(value, model[key], known[key], low) for key, value in made.items()}
+    excess = {key: _excess(value, model[key], known[key], low) for key, value in actual.items()}
     hollow = (
         key
-        for key, value in made.items()
+        for key, value in actual.items()
         if value.dtype not in LOW
         and is_hollow(value, low)
         and (wide or not is_hollow(model[key].to(torch.float32), low))
     )
     if predictors[1].unmodelled:
         excess = {}  # the rounding of the kernels is known only up to a factor, which the faults respect
-    dtypes = {key: value.dtype for key, value in made.items()}
+    dtypes = {key: value.dtype for key, value in actual.items()}
     return _measured(name, observer.seen, where, excess=excess, hollow=tuple(hollow), dtypes=dtypes)
 
 
 def _measured(  # noqa: PLR0913  # keywords of one measurement
     name: str,
-    seen: Sequence[ObservedCall],
+    calls: Sequence[ObservedCall],
     where: Conditions,
     *,
     excess: Mapping[str, float],
     hollow: tuple[str, ...],
     dtypes: Mapping[str, torch.dtype],
 ) -> MeasuredOperator:
-    """Return a measurement, with the faults, signatures and problems of the ``seen`` calls."""
+    """Return a measurement, with the faults, signatures and problems of the ``calls``."""
     return MeasuredOperator(
         excess,
-        tuple(verdict.faults(seen, where.precision.dtype, where.tolerance_scale)),
-        oracle.trace_of(name, seen, where.device.type).signatures(),
+        tuple(verdict.faults(calls, where.precision.dtype, where.tolerance_scale)),
+        oracle.trace_of(name, calls, where.device.type).signatures(),
         hollow,
         dtypes,
-        tuple(each for each in seen if each.problem is not None),
+        tuple(call for call in calls if call.problem is not None),
     )
 
 
@@ -121,8 +121,8 @@ def _case_of(name: str, function: Callable[..., Tensor], arguments: Sequence[Ten
     def batch() -> list[Tensor]:
         return [x.clone().requires_grad_() if x.is_floating_point() else x for x in arguments]
 
-    def loss(_model: torch.nn.Module, given: list[Tensor]) -> dict[str, Tensor]:
-        result = function(*given)
+    def loss(_model: torch.nn.Module, inputs: list[Tensor]) -> dict[str, Tensor]:
+        result = function(*inputs)
         with torch.random.fork_rng(devices=[]):
             seed_torch(seed + _OTHER)  # another seed than the arguments', or the gradient would be the argument itself
             weights = torch.randn(result.shape, device="cpu").to(result.device, result.dtype)
@@ -156,21 +156,21 @@ def measure_registered(overload: str, where: Conditions) -> dict[str, MeasuredOp
     of the sample. Samples are small, so that no error is averaged out in a sum: ``measure_operator`` is for long ones.
     Raises whatever the operator raises.
     """
-    found = {}
+    measured = {}
     for number, sample in enumerate(samples(overload)):
-        seen = _observed(overload, sample, where)
-        found[str(number)] = _measured(overload, seen, where, excess={}, hollow=(), dtypes={})
-    return found
+        calls = _observed(overload, sample, where)
+        measured[str(number)] = _measured(overload, calls, where, excess={}, hollow=(), dtypes={})
+    return measured
 
 
 def _observed(overload: str, sample: Sample, where: Conditions) -> tuple[ObservedCall, ...]:
     """Observe a sample with gradients of all real arguments, else of the first, else of none: some have no gradient."""
     leaves, spec_of = torch_private.flat((sample.arguments, dict(sample.keywords)))
     real = [number for number, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and _is_real(leaf)]
-    for wanted in (real, real[:1], []):
+    for differentiated in (real, real[:1], []):
         seed_torch(where.seed)
         moved = [
-            leaf.detach().to(where.device.torch_device, copy=True).requires_grad_(number in wanted)
+            leaf.detach().to(where.device.torch_device, copy=True).requires_grad_(number in differentiated)
             if isinstance(leaf, Tensor)
             else leaf
             for number, leaf in enumerate(leaves)
@@ -180,12 +180,16 @@ def _observed(overload: str, sample: Sample, where: Conditions) -> tuple[Observe
         try:
             with observer.on({}), float32_precision("ieee"):
                 with where.region():
-                    made = torch_private.flat(torch_private.find_overload(overload)(*args, **kwargs))[0]
-                ends = [each for each in made if isinstance(each, Tensor) and each.requires_grad and each.numel()]
+                    results = torch_private.flat(torch_private.find_overload(overload)(*args, **kwargs))[0]
+                ends = [
+                    result
+                    for result in results
+                    if isinstance(result, Tensor) and result.requires_grad and result.numel()
+                ]
                 if ends:
-                    torch.autograd.backward(ends, [_incoming(each) for each in ends])
+                    torch.autograd.backward(ends, [_incoming(end) for end in ends])
         except RuntimeError:
-            if not wanted:
+            if not differentiated:
                 raise
         else:
             return tuple(observer.seen)
@@ -215,7 +219,7 @@ def confirmed_operator(draw: Callable[[], MeasuredOperator], *, seed: int) -> Me
     for other in (seed + 1, seed + 2):
         seed_torch(other)
         draws.append(draw())
-    medians = {key: statistics.median(each.excess.get(key, 0.0) for each in draws) for key in first.excess}
+    medians = {key: statistics.median(draw.excess.get(key, 0.0) for draw in draws) for key in first.excess}
     return replace(first, excess=medians)
 
 
@@ -235,8 +239,10 @@ class _Weighed(torch.autograd.Function):
 
 def _tensors(named: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the result and the arguments' gradients, without the loss, which is the check's own."""
-    kept = {name: value for name, value in named.items() if name != "output.loss" and value.is_floating_point()}
-    return {name.replace("output.result", "result").replace("input", "gradient"): value for name, value in kept.items()}
+    tensors = {name: value for name, value in named.items() if name != "output.loss" and value.is_floating_point()}
+    return {
+        name.replace("output.result", "result").replace("input", "gradient"): value for name, value in tensors.items()
+    }
 
 
 def check_operator(name: str, sizes: Mapping[str, MeasuredOperator], where: Conditions, observe: Observe) -> None:

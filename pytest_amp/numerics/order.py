@@ -31,15 +31,15 @@ def deterministic() -> Iterator[list[str]]:
     """
     before = torch.get_deterministic_debug_mode()
     without: list[str] = []
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         torch.set_deterministic_debug_mode("warn")
         try:
             yield without
         finally:
             torch.set_deterministic_debug_mode(before)
-            found = (str(each.message).partition(_SAID) for each in said)
-            without.extend(dict.fromkeys(name for name, is_one, _ in found if is_one))
+            parts = (str(warning.message).partition(_SAID) for warning in caught)
+            without.extend(dict.fromkeys(name for name, is_one, _ in parts if is_one))
 
 
 def same_step(a: Step, b: Step) -> bool:
@@ -48,14 +48,14 @@ def same_step(a: Step, b: Step) -> bool:
     return once.keys() == again.keys() and all(same(once[name], again[name]) for name in once)
 
 
-def different_bits(made: Callable[[], Step], known: Callable[[], Step]) -> frozenset[str] | None:
+def different_bits(actual: Callable[[], Step], known: Callable[[], Step]) -> frozenset[str] | None:
     """Return the tensors that differ between two steps with deterministic reductions; None if an operator has none.
 
     The result is None, too, if a step does not reproduce its own bits.
     """
     with deterministic() as without:
-        first, second = made(), known()
-        again = all(same_step(made(), first) and same_step(known(), second) for _ in range(AGAIN))
+        first, second = actual(), known()
+        again = all(same_step(actual(), first) and same_step(known(), second) for _ in range(AGAIN))
     if without or not again:
         return None
     a, b = first.named(), second.named()

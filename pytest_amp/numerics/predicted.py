@@ -21,21 +21,21 @@ from pytest_amp.record import Observe
 __tracebackhide__ = is_misuse
 
 
-def check_operators(case: Case, where: Conditions, seen: Sequence[ObservedCall], observe: Observe) -> None:
+def check_operators(case: Case, where: Conditions, calls: Sequence[ObservedCall], observe: Observe) -> None:
     """Check that each operator of a real step, on its real inputs, rounds as its model; see ``oracle.verdict``."""
     low = where.precision.dtype
-    trace = trace_of(case.name, seen, where.device.type)
+    trace = trace_of(case.name, calls, where.device.type)
     shares = trace.signatures()
     least = min(shares.values(), default=1.0)
     observe(f"{case.name}/summary.agreement", least, kind="ratio", unit="share of elements")
-    unknown = {each.operator for each in seen if each.problem is not None}
+    unknown = {call.operator for call in calls if call.problem is not None}
     if unknown:
         observe(f"{case.name}/summary.not_modelled", ", ".join(sorted(unknown)), kind="state")
-    found = verdict.faults(seen, low, where.tolerance_scale)
-    if found:
-        worst = found[0]
-        others = sorted({fault.operator for fault in found} - {worst.operator})
-        more = f" (and {len(others)} more: {', '.join(others[:3])})" if others else ""
+    faults = verdict.faults(calls, low, where.tolerance_scale)
+    if faults:
+        worst = faults[0]
+        also = sorted({fault.operator for fault in faults} - {worst.operator})
+        more = f" (and {len(also)} more: {', '.join(also[:3])})" if also else ""
         what = f"{case.name}: {worst.operator} in {worst.place} under {where} {worst.what}{more}"
         raise fault_failure(what, worst, where)
 
@@ -62,7 +62,7 @@ def trace(case: Case, where: Conditions) -> Trace:
             receive(failure)
     device, low = where.device, where.precision.dtype
     origin = origin_in_step(case, realised, device.torch_device, where.region, seed=where.seed, loss_scale=loss_scale)
-    seen = observed_step(
+    calls = observed_step(
         case,
         device,
         low,
@@ -74,14 +74,14 @@ def trace(case: Case, where: Conditions) -> Trace:
     notes = realised.draws.notes() if isinstance(realised.draws, Draws) else ()
     if origin is not None:
         notes = (*notes, f"ends where the step is no longer finite: {origin}")
-    return trace_of(f"{case.name} under {where}", seen, device.type, notes)
+    return trace_of(f"{case.name} under {where}", calls, device.type, notes)
 
 
 def likely_operator(case: Case, realised: Realised, where: Conditions, loss_scale: float) -> str | None:
     """Return the first operator that does not follow its model, as the likely cause of a failure; None if all do."""
     low = where.precision.dtype
-    seen = observed_step(case, where.device, low, seed=where.seed, loss_scale=loss_scale, realised=realised)
-    faults = verdict.faults(seen, low, where.tolerance_scale)
+    calls = observed_step(case, where.device, low, seed=where.seed, loss_scale=loss_scale, realised=realised)
+    faults = verdict.faults(calls, low, where.tolerance_scale)
     return first_fault(faults) if faults else None
 
 
@@ -95,7 +95,7 @@ def rounds_by_itself(case: Case, realised: Realised, where: Conditions) -> bool:
     """Return whether the model computes in a low dtype without autocast: its step then does not measure float32."""
     low = where.precision.dtype
     try:
-        seen = observed_step(case, where.device, low, seed=where.seed, autocast=False, realised=realised)
+        calls = observed_step(case, where.device, low, seed=where.seed, autocast=False, realised=realised)
     except Exception:  # noqa: BLE001  # it runs only inside a region, since it has low-precision tensors or queries autocast
         return True
-    return any(result.dtype in LOW for each in seen for result in each.results)
+    return any(result.dtype in LOW for call in calls for result in call.results)

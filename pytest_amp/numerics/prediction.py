@@ -98,13 +98,13 @@ def predict(case: Case, realised: Realised, device: Device, precision: Precision
     except oracle.CannotFollow as lost:
         receive(lost)
         return Prediction(exact, reference, noise, sizes, scale, same_device, region)
-    own = _errors(predicted, exact, sizes)
+    program_errors = _errors(predicted, exact, sizes)
     few = {name for name, value in exact.named().items() if value.numel() < tolerance.ENOUGH}
-    for name in own.keys() & noise.keys():
+    for name in program_errors.keys() & noise.keys():
         if predictor.unmodelled or name in few:
-            own[name] = max(own[name], noise[name])
+            program_errors[name] = max(program_errors[name], noise[name])
     return Prediction(
-        exact, reference, own, sizes, scale, same_device, region, predicted, frozenset(predictor.unmodelled)
+        exact, reference, program_errors, sizes, scale, same_device, region, predicted, frozenset(predictor.unmodelled)
     )
 
 
@@ -140,14 +140,14 @@ def _without_oracle(case: Case, realised: Realised, device: Device, lost: AmpFai
 
 def step_errors(step: Step, known: Step, exact: Step) -> dict[str, float]:
     """Return E(step, known) of each floating or complex tensor that all have, relative to a prediction's sizes."""
-    found = _errors(step, known, _sizes(exact))
-    return {name: found[name] for name, value in exact.named().items() if name in found and is_inexact(value)}
+    errors = _errors(step, known, _sizes(exact))
+    return {name: errors[name] for name, value in exact.named().items() if name in errors and is_inexact(value)}
 
 
 def _errors(step: Step, exact: Step, sizes: Mapping[str, float]) -> dict[str, float]:
     """Return E(step, exact) of each tensor that both steps have."""
-    made, known = step.named(), exact.named()
-    return {name: relative_error(made[name], known[name], scale=sizes[name]) for name in known.keys() & made.keys()}
+    actual, known = step.named(), exact.named()
+    return {name: relative_error(actual[name], known[name], scale=sizes[name]) for name in known.keys() & actual.keys()}
 
 
 def reference_step(case: Case, realised: Realised, device: Device, precision: Precision, *, seed: int) -> Step:

@@ -51,20 +51,20 @@ def check_program(run: CaseRun, observe: Observe) -> None:
     if unrounded is None:
         return
     exact, u = prediction.exact, run.where.precision.u
-    own = step_errors(unrounded, exact, exact)
+    own_error = step_errors(unrounded, exact, exact)
     by_rounding = step_errors(prediction.predicted, unrounded, exact)
     by_casts = step_errors(prediction.reference, unrounded, exact)
     limits = {}
     for name, value in exact.named().items():
-        if name in own and value.numel():
+        if name in own_error and value.numel():
             few = value.numel() < tolerance.ENOUGH  # a single draw of a few errors may be small by chance
             noise = max(by_rounding[name], by_casts[name]) if few else by_rounding[name]
             limits[name] = tolerance.allowed(noise, value.numel(), u) * run.where.tolerance_scale
-    bad = sorted((name for name in limits if exceeds(own[name], limits[name])), key=lambda name: -own[name])
+    bad = sorted((name for name in limits if exceeds(own_error[name], limits[name])), key=lambda name: -own_error[name])
     if bad:
         expect_repeatable(run.case, run.realised, run.fp32, run.where)
-        raise _failure(run, bad, error=own[bad[0]], noise=by_rounding[bad[0]])
-    most = max((own[name] for name in limits), default=0.0)
+        raise _failure(run, bad, error=own_error[bad[0]], noise=by_rounding[bad[0]])
+    most = max((own_error[name] for name in limits), default=0.0)
     if most > _NOTHING:
         observe(f"{run.case.name}/summary.own_error", most, kind="error", unit="relative L2")
 

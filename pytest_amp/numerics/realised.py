@@ -36,15 +36,15 @@ def realise_beside_float32(case: Case, where: Conditions) -> tuple[Realised, Ste
     recorded numbers by itself is not run again. Raises as ``realise`` does.
     """
     device = where.device.torch_device
-    own, fp32 = Draws(), None
+    draws, fp32 = Draws(), None
     if where.device.kind is DeviceKind.CPU:
         realised = case.realise(seed=where.seed)
-        with own.recording():
-            fp32 = run_wide(case, replace(realised.on(device), draws=own), seed=where.seed)
-        if not own.recorded and not own.not_replayed:
+        with draws.recording():
+            fp32 = run_wide(case, replace(realised.on(device), draws=draws), seed=where.seed)
+        if not draws.recorded and not draws.not_replayed:
             return realised, fp32
     realised = realise(case, where)
-    if fp32 is None or not (isinstance(realised.draws, Draws) and realised.draws.same_as(own)):
+    if fp32 is None or not (isinstance(realised.draws, Draws) and realised.draws.same_as(draws)):
         fp32 = run_wide(case, realised.on(device), seed=where.seed)
     return realised, fp32
 

@@ -75,14 +75,14 @@ def _likely_of_dtypes(frames: traceback.StackSummary, model: torch.nn.Module) ->
 
 def _there(error: BaseException) -> str:
     """List the dtypes of the named tensors in the project's innermost function, if there are several dtypes."""
-    found: dict[str, torch.dtype] = {}
+    dtypes: dict[str, torch.dtype] = {}
     for frame, _ in traceback.walk_tb(error.__traceback__):
         if not frame.f_code.co_filename.startswith((_TORCH, _PACKAGE)):
             tensors = {name: value for name, value in frame.f_locals.items() if isinstance(value, torch.Tensor)}
-            found = {name: value.dtype for name, value in tensors.items() if value.is_floating_point()}
-    if len(set(found.values())) < 2:
+            dtypes = {name: value.dtype for name, value in tensors.items() if value.is_floating_point()}
+    if len(set(dtypes.values())) < 2:
         return ""
-    return f" ({', '.join(f'{name} is {dtype_name(dtype)}' for name, dtype in [*found.items()][:4])})"
+    return f" ({', '.join(f'{name} is {dtype_name(dtype)}' for name, dtype in [*dtypes.items()][:4])})"
 
 
 def _is_own(frames: traceback.StackSummary) -> bool:

@@ -49,14 +49,14 @@ def measure_roundings(
     exact = function(*rounded)
     gradient = torch.randn(exact.shape).to(dtype)
     torch.autograd.backward(exact, gradient.to(torch.float64))
-    made = [_leaf(argument.to(device)) for argument in arguments]
+    leaves = [_leaf(argument.to(device)) for argument in arguments]
     with float32_precision("ieee"):
         with where.region():
-            result = function(*made)
+            result = function(*leaves)
         torch.autograd.backward(result, gradient.to(device=device, dtype=result.dtype))
     return Roundings(
         _in_roundings(result, exact, dtype),
-        tuple(_in_roundings(_gradient(a), _gradient(b), dtype) for a, b in zip(made, rounded, strict=True)),
+        tuple(_in_roundings(_gradient(a), _gradient(b), dtype) for a, b in zip(leaves, rounded, strict=True)),
     )
 
 

@@ -72,13 +72,13 @@ class Sites:
                 self._numbers.append(number)
                 self._sites.append(site)
             return site
-        own = calling_line(backward=True)
+        line = calling_line(backward=True)
         # The call that created a node is the first after which the next node has a larger number.
         index = bisect.bisect_right(self._numbers, torch_private.number_of(node))
         if hasattr(node, "variable") or index == len(self._sites):
-            return Site(None, Direction.BACKWARD, None, own)
+            return Site(None, Direction.BACKWARD, None, line)
         forward = self._sites[index]
-        return Site(forward.module, Direction.BACKWARD, _forward_name(node), own or forward.line)
+        return Site(forward.module, Direction.BACKWARD, _forward_name(node), line or forward.line)
 
 
 def in_words(module: torch.nn.Module | None, names: Mapping[int, str]) -> str:

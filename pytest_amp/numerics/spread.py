@@ -37,14 +37,14 @@ def _drawn(case: Case, where: Conditions, step: Callable[[int], Step]) -> Iterat
         realised = realise(case, where, seed=seed)
         exact = exact_step(case, realised, where.device, seed=seed)
         wide = run_wide(case, realised.on(where.device.torch_device), seed=seed)
-        made = step(seed)
-        yield step_errors(made, exact, exact), step_errors(made, wide, exact)
+        result = step(seed)
+        yield step_errors(result, exact, exact), step_errors(result, wide, exact)
 
 
 def over_seeds(drawn: Iterable[float | None]) -> tuple[float, ...] | None:
     """Return one error by seed; None if there are no seeds, or if one has no finite error."""
-    found = [math.inf if each is None else each for each in drawn]
-    return tuple(found) if found and all(map(math.isfinite, found)) else None
+    values = [math.inf if value is None else value for value in drawn]
+    return tuple(values) if values and all(map(math.isfinite, values)) else None
 
 
 def worst_share(plain: Mapping[str, float], allowed: Mapping[str, float]) -> float:

@@ -52,5 +52,5 @@ def decomposition_of(overload: Any) -> Callable[..., Any] | None:
         from torch._decomp import decomposition_table
     except ImportError:
         return None
-    found: Callable[..., Any] | None = decomposition_table.get(overload)
-    return found
+    decomposition: Callable[..., Any] | None = decomposition_table.get(overload)
+    return decomposition

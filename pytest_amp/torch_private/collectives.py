@@ -79,5 +79,5 @@ def _dtypes(value: Any) -> list[str]:
     if isinstance(value, torch.Tensor):
         return [dtype_name(value.dtype)] if value.is_floating_point() else []
     if isinstance(value, (list, tuple)):
-        return [dtype for each in value for dtype in _dtypes(each)]
+        return [dtype for item in value for dtype in _dtypes(item)]
     return []

@@ -31,11 +31,11 @@ def _attribute(module: str, name: str) -> Any:
 
 def _settings(module: str, *names: str) -> Any:
     """Return a module of settings that has all of ``names``; PrivateApiGone for the first missing one."""
-    found = _module(module)
+    config = _module(module)
     for name in names:
-        if not hasattr(found, name):
+        if not hasattr(config, name):
             raise PrivateApiGone(f"{module}.{name}")
-    return found
+    return config
 
 
 def compiled_graphs() -> int:
@@ -130,8 +130,8 @@ def compile_workers(count: int) -> Iterator[None]:
 def vectors_are_tried() -> Iterator[None]:
     """Let inductor test which of the CPU's vector instructions its compiler supports; it caches the result."""
     isa = _module("torch._inductor.cpu_vec_isa")
-    kept = [type(each).__bool__ for each in getattr(isa, "supported_vec_isa_list", ())]
-    for cached in (getattr(isa, "valid_vec_isa_list", None), *kept):
+    saved = [type(isa_class).__bool__ for isa_class in getattr(isa, "supported_vec_isa_list", ())]
+    for cached in (getattr(isa, "valid_vec_isa_list", None), *saved):
         if hasattr(cached, "cache_clear"):
             cached.cache_clear()
     with _vectors_tried(_module("torch._inductor.config"), by_torch=True):
@@ -211,8 +211,8 @@ def tracing_backend(forward: list[Traced], backward: list[Traced]) -> Callable[.
 
         return compile_graph
 
-    made: Callable[..., Any] = aot_autograd(fw_compiler=compiler(forward), bw_compiler=compiler(backward))
-    return made
+    backend: Callable[..., Any] = aot_autograd(fw_compiler=compiler(forward), bw_compiler=compiler(backward))
+    return backend
 
 
 def _nodes(graph_module: Any) -> Iterator[Traced]:

@@ -143,5 +143,5 @@ def dispatch_key(name: str) -> Any:
 
 def autocast_key(device_type: str) -> str:
     """Return the name of autocast's dispatch key; an out-of-tree back end may have renamed PrivateUse1."""
-    own = getattr(torch_c(), "_get_privateuse1_backend_name", lambda: "privateuse1")()
-    return f"Autocast{'PrivateUse1' if device_type in {own, 'privateuse1'} else device_type.upper()}"
+    name = getattr(torch_c(), "_get_privateuse1_backend_name", lambda: "privateuse1")()
+    return f"Autocast{'PrivateUse1' if device_type in {name, 'privateuse1'} else device_type.upper()}"

@@ -69,6 +69,6 @@ def forget() -> None:
 
 def memory_was_taken() -> bool:
     """Return whether code has used the memory of a virtual tensor since the last call."""
-    taken = bool(_TAKEN)
+    result = bool(_TAKEN)
     _TAKEN.clear()
-    return taken
+    return result

@@ -15,10 +15,10 @@ def optimizer_stage(scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimiz
 
     Raises PrivateApiGone without ``GradScaler._per_optimizer_states`` and its ``stage``.
     """
-    kept = _states(scaler).get(id(optimizer))
-    if kept is None:
+    state = _states(scaler).get(id(optimizer))
+    if state is None:
         return "ready"
-    name = getattr(kept.get("stage"), "name", None)
+    name = getattr(state.get("stage"), "name", None)
     if name is None:
         raise PrivateApiGone("the entry 'stage' of GradScaler._per_optimizer_states")
     return str(name).lower()
@@ -29,12 +29,12 @@ def found_infs(scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer) -
 
     Raises PrivateApiGone without ``GradScaler._per_optimizer_states`` and its ``found_inf_per_device``.
     """
-    kept = _states(scaler).get(id(optimizer))
-    if kept is None:
+    state = _states(scaler).get(id(optimizer))
+    if state is None:
         return {}
-    if "found_inf_per_device" not in kept:
+    if "found_inf_per_device" not in state:
         raise PrivateApiGone("the entry 'found_inf_per_device' of GradScaler._per_optimizer_states")
-    return {str(device): bool(found) for device, found in kept["found_inf_per_device"].items()}
+    return {str(device): bool(found_inf) for device, found_inf in state["found_inf_per_device"].items()}
 
 
 def scales_its_own_step(optimizer: torch.optim.Optimizer) -> bool:
@@ -48,7 +48,7 @@ def scales_its_own_step(optimizer: torch.optim.Optimizer) -> bool:
 def _states(scaler: torch.amp.GradScaler) -> dict[int, dict[str, Any]]:
     if not scaler.is_enabled():
         return {}
-    kept: dict[int, dict[str, Any]] | None = getattr(scaler, "_per_optimizer_states", None)
-    if kept is None:
+    states: dict[int, dict[str, Any]] | None = getattr(scaler, "_per_optimizer_states", None)
+    if states is None:
         raise PrivateApiGone("torch.amp.GradScaler._per_optimizer_states")
-    return kept
+    return states

@@ -18,8 +18,8 @@ def each_call(handler: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]) ->
     ``py_kernels`` it runs as a whole and is not handled. Raises PrivateApiGone without
     ``torch.utils._python_dispatch.TorchDispatchMode``.
     """
-    made: AbstractContextManager[Any] = _handing_on()(handler)
-    return made
+    mode: AbstractContextManager[Any] = _handing_on()(handler)
+    return mode
 
 
 @functools.cache

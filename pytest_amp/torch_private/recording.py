@@ -47,13 +47,13 @@ def recorded_calls() -> Iterator[list[Call]]:
 
     def recorded(overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if overload.namespace != "prim":  # queries by fake tensors, which compute nothing
-            given = list(_flat((args, tuple(kwargs.values()))))
-            tensors = [v for v in given if isinstance(v, torch.Tensor)]
+            leaves = list(_flat((args, tuple(kwargs.values()))))
+            tensors = [v for v in leaves if isinstance(v, torch.Tensor)]
             calls.append(
                 Call(
                     overload.name(),
                     tuple(f"{dtype_name(t.dtype)}{list(t.shape)}" for t in tensors),
-                    tuple(dtype_name(v) for v in given if isinstance(v, torch.dtype)),
+                    tuple(dtype_name(v) for v in leaves if isinstance(v, torch.dtype)),
                 )
             )
         return call_overload(overload, args, kwargs)

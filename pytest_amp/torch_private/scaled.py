@@ -23,5 +23,5 @@ def scaled_product(
     function: Any = getattr(torch, "_scaled_mm", None)
     if function is None:
         raise PrivateApiGone("torch._scaled_mm")
-    made: torch.Tensor = function(a, b, scale_a=scales[0], scale_b=scales[1], out_dtype=dtype)
-    return made
+    result: torch.Tensor = function(a, b, scale_a=scales[0], scale_b=scales[1], out_dtype=dtype)
+    return result

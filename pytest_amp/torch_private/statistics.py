@@ -40,15 +40,15 @@ def updated_statistics() -> Iterator[list[torch.Tensor]]:
     """
     import torch
 
-    found: list[torch.Tensor] = []
+    updated: list[torch.Tensor] = []
 
     def handle(call: Interception) -> Any:
         named = dict(zip(arguments_of(call.overload), call.args, strict=False)) | call.kwargs
         if all(named.get(flag, True) for flag in _FLAGS):
             statistics = (named.get("running_mean"), named.get("running_var"))
-            found.extend(each for each in statistics if isinstance(each, torch.Tensor))
+            updated.extend(statistic for statistic in statistics if isinstance(statistic, torch.Tensor))
         return call.proceed()
 
     overloads = {name: find_overload(name) for name in _OPERATORS if has_overload(name)}
     with intercepted_calls(overloads, handle):
-        yield found
+        yield updated

@@ -98,12 +98,12 @@ def module_entries() -> Mapping[str, ModuleEntry]:
 def _list(module: str, name: str) -> list[Any]:
     try:
         with _expecttest():
-            found = getattr(importlib.import_module(module), name)
+            entries = getattr(importlib.import_module(module), name)
     except Exception as error:  # an import of test code may raise anything
         raise PrivateApiGone(f"usable {module}.{name} ({type(error).__name__}: {error})") from error
-    if not found:
+    if not entries:
         raise PrivateApiGone(f"entries in {module}.{name}")
-    return list(found)
+    return list(entries)
 
 
 @contextlib.contextmanager
@@ -144,18 +144,18 @@ class _expected:  # noqa: N801  # a context, read like a function
             raise PrivateApiGone(f"{self._what} ({type(error).__name__}: {error})") from error
 
 
-def _unused(name: str, taken: Mapping[str, object]) -> str:
-    if name not in taken:
+def _unused(name: str, used: Mapping[str, object]) -> str:
+    if name not in used:
         return name
-    return next(f"{name}.{number}" for number in itertools.count(2) if f"{name}.{number}" not in taken)
+    return next(f"{name}.{number}" for number in itertools.count(2) if f"{name}.{number}" not in used)
 
 
 def _sampler(info: Any) -> Callable[[torch.dtype], Iterator[Sample]]:
     _ = info.sample_inputs
 
     def samples(dtype: torch.dtype) -> Iterator[Sample]:
-        for made in info.sample_inputs("cpu", dtype, requires_grad=False):
-            yield Sample((made.input, *made.args), dict(made.kwargs))
+        for sample in info.sample_inputs("cpu", dtype, requires_grad=False):
+            yield Sample((sample.input, *sample.args), dict(sample.kwargs))
 
     return samples
 
@@ -166,12 +166,18 @@ def _module_sampler(info: Any) -> Callable[[bool], list[ModuleSample]]:
     def samples(training: bool) -> list[ModuleSample]:  # noqa: FBT001  # as torch has it
         import torch
 
-        made = info.module_inputs_func(info, device="cpu", dtype=torch.float32, requires_grad=False, training=training)
-        given = [(each.constructor_input, each.forward_input) for each in made if each.forward_input is not None]
-        return [ModuleSample(_sample(constructor), _sample(forward)) for constructor, forward in given]
+        inputs = info.module_inputs_func(
+            info, device="cpu", dtype=torch.float32, requires_grad=False, training=training
+        )
+        pairs = [
+            (module_input.constructor_input, module_input.forward_input)
+            for module_input in inputs
+            if module_input.forward_input is not None
+        ]
+        return [ModuleSample(_sample(constructor), _sample(forward)) for constructor, forward in pairs]
 
     return samples
 
 
-def _sample(given: Any) -> Sample:
-    return Sample(tuple(given.args), dict(given.kwargs))
+def _sample(sample: Any) -> Sample:
+    return Sample(tuple(sample.args), dict(sample.kwargs))

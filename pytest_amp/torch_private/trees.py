@@ -60,9 +60,9 @@ def _taken_apart(tree: Any, leaves: list[Any]) -> Layout:
     if kind is dict:
         return kind, [*tree], [_taken_apart(item, leaves) for item in tree.values()]
     if isinstance(tree, (tuple, list, dict)) or kind in _registered():
-        own, spec = pytree().tree_flatten(tree)
-        leaves += own
-        return pytree, spec, len(own)
+        children, spec = pytree().tree_flatten(tree)
+        leaves += children
+        return pytree, spec, len(children)
     leaves.append(tree)
     return None
 

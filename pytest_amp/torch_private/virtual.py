@@ -139,7 +139,7 @@ def _virtual() -> Any:
 
         @staticmethod
         def __new__(cls: Any, values: Any, dtype: Any, requires_grad: bool = False) -> Any:  # noqa: FBT001, FBT002
-            made = torch.Tensor._make_wrapper_subclass(
+            tensor = torch.Tensor._make_wrapper_subclass(
                 cls,
                 values.size(),
                 strides=values.stride(),
@@ -149,8 +149,8 @@ def _virtual() -> Any:
                 device=values.device,
                 requires_grad=requires_grad,
             )
-            torch._C._set_throw_on_mutable_data_ptr(made)  # it has no memory: a kernel that uses it would crash
-            return made
+            torch._C._set_throw_on_mutable_data_ptr(tensor)  # it has no memory: a kernel that uses it would crash
+            return tensor
 
         def __init__(self, values: Any, dtype: Any, requires_grad: bool = False) -> None:  # noqa: ARG002, FBT001, FBT002
             self.amp_values = values
@@ -182,7 +182,7 @@ class Aliasing:
 def aliasing_of(overload: Any) -> Aliasing:
     """Read the aliasing of an overload's results from its schema. Raises PrivateApiGone without ``_schema``."""
     schema = schema_of(overload)
-    aliases = [each.alias_info for each in schema.returns if each.alias_info is not None]
+    aliases = [result.alias_info for result in schema.returns if result.alias_info is not None]
     writes = any(alias.is_write for alias in aliases) or bool(schema.is_mutable)
     return Aliasing(bool(aliases) and not writes, writes)
 
@@ -191,7 +191,9 @@ def aliasing_of(overload: Any) -> Aliasing:
 def written_arguments(overload: Any) -> tuple[str, ...]:
     """Return the names of the arguments that ``overload`` writes to. Raises PrivateApiGone without ``_schema``."""
     arguments = schema_of(overload).arguments
-    return tuple(each.name for each in arguments if each.alias_info is not None and each.alias_info.is_write)
+    return tuple(
+        argument.name for argument in arguments if argument.alias_info is not None and argument.alias_info.is_write
+    )
 
 
 def with_aliases(call: Dispatched, result: Any) -> Any:
@@ -205,7 +207,7 @@ def with_aliases(call: Dispatched, result: Any) -> Any:
         from torch.utils._python_dispatch import return_and_correct_aliasing
     except ImportError:
         raise PrivateApiGone("torch.utils._python_dispatch.return_and_correct_aliasing") from None
-    if aliasing_of(call.overload).views and any(_is_sparse(each) for each in call.args):
+    if aliasing_of(call.overload).views and any(_is_sparse(argument) for argument in call.args):
         return result
     correct: Any = return_and_correct_aliasing
     return correct(call.overload, call.args, call.kwargs, result)
@@ -263,7 +265,7 @@ def result_kinds(overload: Any) -> tuple[str, ...]:
 
     Raises PrivateApiGone without the overload's ``_schema``.
     """
-    return tuple(str(each.type) for each in schema_of(overload).returns)
+    return tuple(str(result.type) for result in schema_of(overload).returns)
 
 
 def returns_tensors(overload: Any) -> bool:

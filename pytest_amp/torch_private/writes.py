@@ -25,8 +25,8 @@ def written_memory() -> Iterator[set[int]]:
 
     def run(overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         result = overload(*args, **kwargs)
-        given = dict(zip(arguments_of(overload), args, strict=False)) | kwargs
-        for value in tree_leaves([given.get(name) for name in written_arguments(overload)]):
+        arguments = dict(zip(arguments_of(overload), args, strict=False)) | kwargs
+        for value in tree_leaves([arguments.get(name) for name in written_arguments(overload)]):
             if isinstance(value, torch.Tensor) and value.layout is torch.strided:
                 addresses.add(value.untyped_storage().data_ptr())
         return result

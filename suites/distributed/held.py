@@ -50,7 +50,7 @@ def hold_ranks_agree(amp: Amp, answers: list[Mapping[str, Tensors]], key: str, *
 
 
 def hold_same(amp: Amp, actual: Tensors, expected: Tensors, *, what: str, least: float = 0.0) -> None:
-    """Raise AmpFailure unless ``found`` has the bits of manual casts in one process, or is off by ``least`` at most."""
+    """Raise AmpFailure unless ``actual`` has the bits of manual casts in one process or is off by ``least`` at most."""
     for name, value in expected.items():
         got = actual.get(name)
         if _same(got, value) or (got is not None and got.dtype is value.dtype and _far(got, value) <= least):

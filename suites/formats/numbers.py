@@ -120,7 +120,7 @@ CONVERSIONS: dict[str, Conversion] = {
 
 
 def hold(amp: Amp, form: Format, inputs: Doubles, actual: torch.Tensor, *, way: str) -> None:
-    """Raise AmpFailure unless ``found``, of ``form``, is each of ``inputs`` rounded once, to nearest even."""
+    """Raise AmpFailure unless ``actual``, of ``form``, is each of ``inputs`` rounded once, to nearest even."""
     expected = form.round(inputs, overflow_of(form, amp.device.type))
     values = converted(actual, form)
     same = (values == expected) & (np.signbit(values) == np.signbit(expected)) | np.isnan(values) & np.isnan(expected)

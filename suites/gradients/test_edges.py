@@ -22,7 +22,7 @@ TINY_EPS = 1e-8
 class Edge:
     """Function of low-precision inputs, ``value`` in ``shape``, and its simple exact result, if it has one.
 
-    ``lost`` maps targets with a known non-finite or wrong result (not ``wanted``) to the reason.
+    ``lost`` maps targets with a known non-finite or wrong result (not ``expected``) to the reason.
     """
 
     function: Callable[[Tensor], Tensor]

@@ -34,7 +34,7 @@ def gradients(amp: Amp, model: nn.Module, block: Block, *, inside: bool = False)
 def expect_same(
     amp: Amp, plain: list[torch.Tensor], actual: list[torch.Tensor], *, what: str = "checkpointing"
 ) -> None:
-    """Raise AmpFailure unless ``found`` has the bits of ``plain``; ``what`` is the cause in the message."""
+    """Raise AmpFailure unless ``actual`` has the bits of ``plain``; ``what`` is the cause in the message."""
     different = len(plain) != len(actual) or [
         i for i, (a, b) in enumerate(zip(plain, actual, strict=True)) if a.dtype is not b.dtype or not torch.equal(a, b)
     ]

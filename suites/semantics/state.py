@@ -41,7 +41,7 @@ def product_dtype(device: torch.device) -> torch.dtype:
 
 
 def expect_dtype(amp: Amp, fact: str, actual: torch.dtype, expected: torch.dtype, *, likely: str) -> None:
-    """Record ``found`` under ``fact``; raise AmpFailure if it is not ``expected``."""
+    """Record ``actual`` under ``fact``; raise AmpFailure if it is not ``expected``."""
     amp.observe(fact, dtype_name(actual), kind="dtype")
     if actual is not expected:
         raise AmpFailure(

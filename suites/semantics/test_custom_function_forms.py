@@ -57,7 +57,7 @@ def _switched_on(device_type: str, dtype: torch.dtype) -> Iterator[None]:
 def _function(
     form: str, device_type: str, cast_inputs: torch.dtype | None, observed: dict[str, Any]
 ) -> type[torch.autograd.Function]:
-    """The identity, which notes what it finds going forward and back, and raises where ``seen`` asks for it."""
+    """The identity, which notes what it finds going forward and back, and raises where ``observed`` asks for it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
         wrap_forward, wrap_backward = FORMS[form](device_type, cast_inputs)

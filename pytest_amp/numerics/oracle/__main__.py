@@ -38,13 +38,13 @@ def main(arguments: list[str]) -> int:
     warnings.simplefilter("ignore")
     print(f"torch {torch.__version__}, {device.describe()}, seed {SEED}\n")  # noqa: T201  # a program's output
     print("| case | dtype | noise | excess | distance | agreement | seconds |\n|---|---|---|---|---|---|---|")  # noqa: T201
-    seen: dict[str, list[ObservedCall]] = defaultdict(list)
+    calls: dict[str, list[ObservedCall]] = defaultdict(list)
     for case in (*zoo(), *wider_zoo()):
         for precision in (BF16, FP16):
             line, observed = _measured(case, device, precision)
-            seen[precision.name] += observed
+            calls[precision.name] += observed
             print(line, flush=True)  # noqa: T201
-    print(_signatures(seen, device))  # noqa: T201
+    print(_signatures(calls, device))  # noqa: T201
     return 0
 
 
@@ -61,33 +61,35 @@ def _measured(case: Case, device: Device, precision: Precision) -> tuple[str, tu
 
         scale, real = prediction.loss_scale, realised.on(device.torch_device)
         amp = run_step(case, real, region, seed=SEED, loss_scale=scale)
-        seen = observed_step(case, device, precision.dtype, seed=SEED, loss_scale=scale)
+        calls = observed_step(case, device, precision.dtype, seed=SEED, loss_scale=scale)
     except (AmpFailure, RuntimeError) as error:
         receive(error)
         return f"| {case.name} | {precision.name} | {quoted(error, 60)} | | | | |", ()
-    found = [each for each in compare(prediction, amp, amp, u=precision.u) if each.elements >= tolerance.ENOUGH]
-    excess = [each.excess_over_noise(precision.u) for each in found]
-    far = [each.from_model for each in found]
-    noise = statistics.median(each.noise for each in found) / precision.u
-    low = [result for each in seen for result in each.results if result.dtype == precision.dtype]
+    compared = [
+        tensor for tensor in compare(prediction, amp, amp, u=precision.u) if tensor.elements >= tolerance.ENOUGH
+    ]
+    excess = [tensor.excess_over_noise(precision.u) for tensor in compared]
+    far = [tensor.from_model for tensor in compared]
+    noise = statistics.median(tensor.noise for tensor in compared) / precision.u
+    low = [result for call in calls for result in call.results if result.dtype == precision.dtype]
     agreement = sum(result.equal for result in low) / max(sum(result.elements for result in low), 1)
     return (
         f"| {case.name} | {precision.name} | {noise:.2f} u | {statistics.median(excess):.3f} ({max(excess):.2f}) "
         f"| {statistics.median(far):.3f} ({max(far):.2f}) | {agreement:.4f} | {seconds:.2f} |"
-    ), seen
+    ), calls
 
 
-def _signatures(seen: dict[str, list[ObservedCall]], device: Device) -> str:
+def _signatures(calls: dict[str, list[ObservedCall]], device: Device) -> str:
     """Format the second table: operators with at least 1000 low-precision elements."""
     shares: dict[tuple[str, str], dict[str, tuple[int, int, str]]] = defaultdict(dict)
-    for name, observed in seen.items():
-        for each in observed:
-            for result in each.results:
+    for name, observed in calls.items():
+        for call in observed:
+            for result in call.results:
                 if result.dtype not in LOW:
                     continue
-                key = (each.operator.removeprefix("aten::"), each.place.direction.value)
+                key = (call.operator.removeprefix("aten::"), call.place.direction.value)
                 equal, elements, _ = shares[key].get(name, (0, 0, ""))
-                shares[key][name] = (equal + result.equal, elements + result.elements, each.model.name.value)
+                shares[key][name] = (equal + result.equal, elements + result.elements, call.model.name.value)
     lines = [
         "",
         f"Signatures on {device.key}:",

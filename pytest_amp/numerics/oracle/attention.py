@@ -56,8 +56,8 @@ def expand_heads(tensor: Tensor, query: Tensor) -> Tensor:
     return tensor if group == 1 else tensor.repeat_interleave(group, 1)
 
 
-def _scale(given: float | None, query: Tensor) -> float:
-    return query.shape[-1] ** -0.5 if given is None else given
+def _scale(scale: float | None, query: Tensor) -> float:
+    return query.shape[-1] ** -0.5 if scale is None else scale
 
 
 def approximate_exponential(scores: Tensor) -> Tensor:
@@ -123,7 +123,7 @@ def forward(
     return divided, largest + total.log()
 
 
-def backward(operation: Operation, attention: Attention, given: Tensor, out: Tensor, sums: Tensor) -> list[Tensor]:
+def backward(operation: Operation, attention: Attention, grad: Tensor, out: Tensor, sums: Tensor) -> list[Tensor]:
     """Compute the gradients of query, key and value.
 
     Probabilities are computed from the saved sums; they and the scores' gradients are rounded before their products,
@@ -132,10 +132,10 @@ def backward(operation: Operation, attention: Attention, given: Tensor, out: Ten
     """
     dtype = operation.given[1]
     weights = torch.nan_to_num((attention.scores() - sums[..., None]).exp())
-    products = given @ expand_heads(attention.value, attention.query).mT
-    scored = weights * (products - (given * out).sum(-1, keepdim=True))
+    products = grad @ expand_heads(attention.value, attention.query).mT
+    scored = weights * (products - (grad * out).sum(-1, keepdim=True))
     weights, scored = operation.low(weights, dtype), operation.low(scored, dtype)
-    query, key, value = (torch.zeros_like(each) for each in (attention.query, attention.key, attention.value))
+    query, key, value = (torch.zeros_like(tensor) for tensor in (attention.query, attention.key, attention.value))
     tokens, group = _queries(query.shape[-2]), query.shape[1] // key.shape[1]
     for head, first in itertools.product(range(group), range(0, query.shape[-2], tokens)):
         q = slice(None), slice(head, None, group), slice(first, first + tokens)
@@ -144,7 +144,7 @@ def backward(operation: Operation, attention: Attention, given: Tensor, out: Ten
             if attention.causal and start >= first + tokens:
                 break
             part = scored[q][..., k]
-            value[..., k, :] = operation.low(value[..., k, :] + weights[q][..., k].mT @ given[q], dtype)
+            value[..., k, :] = operation.low(value[..., k, :] + weights[q][..., k].mT @ grad[q], dtype)
             query[q] = operation.low(query[q] + part @ attention.key[..., k, :] * attention.scale, dtype)
             key[..., k, :] = operation.low(key[..., k, :] + part.mT @ attention.query[q] * attention.scale, dtype)
     return [query, key, value]
@@ -162,8 +162,8 @@ def cpu_forward(operation: Operation) -> list[Any]:
 
 def cpu_backward(operation: Operation) -> list[Any]:
     """Compute ``aten::_scaled_dot_product_flash_attention_for_cpu_backward``."""
-    given, query, key, value, out, sums = operation.args[:6]
+    grad, query, key, value, out, sums = operation.args[:6]
     causal = bool(operation.argument(7, "is_causal"))
     scale = _scale(operation.kwargs.get("scale"), query)
     attention = Attention(query, key, value, operation.kwargs.get("attn_mask"), causal, scale)
-    return operation.finished([*backward(operation, attention, given, out, sums)])
+    return operation.finished([*backward(operation, attention, grad, out, sums)])

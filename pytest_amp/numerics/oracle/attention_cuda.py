@@ -85,36 +85,36 @@ class Scored:
 
 
 def scored(  # noqa: PLR0913  # what the backward pass is given
-    operation: Operation, attention: Attention, given: Tensor, out: Tensor, sums: Tensor, *, low: bool
+    operation: Operation, attention: Attention, grad: Tensor, out: Tensor, sums: Tensor, *, low: bool
 ) -> Scored:
     """Compute the first part of all three kernels; with ``low`` the scores' gradient uses rounded probabilities."""
     exact = torch.nan_to_num((attention.scores() - sums[..., None]).exp())
     weights = operation.low(exact, operation.given[1])
-    difference = given @ attention.value.mT - (given * out).sum(-1, keepdim=True)
+    difference = grad @ attention.value.mT - (grad * out).sum(-1, keepdim=True)
     return Scored(weights, (weights if low else exact) * difference)
 
 
-def scaled_gradients(operation: Operation, attention: Attention, given: Tensor, made: Scored) -> list[Tensor]:
+def scaled_gradients(operation: Operation, attention: Attention, grad: Tensor, scored_rows: Scored) -> list[Tensor]:
     """Compute the three gradients if the scores' gradient is scaled before it is rounded: efficient and cuDNN."""
-    scores = operation.low(made.gradient * attention.scale, operation.given[1])
-    return [scores @ attention.key, scores.mT @ attention.query, made.weights.mT @ given]
+    scores = operation.low(scored_rows.gradient * attention.scale, operation.given[1])
+    return [scores @ attention.key, scores.mT @ attention.query, scored_rows.weights.mT @ grad]
 
 
-def gradients_to_scale(operation: Operation, attention: Attention, given: Tensor, made: Scored) -> list[Tensor]:
+def gradients_to_scale(operation: Operation, attention: Attention, grad: Tensor, scored_rows: Scored) -> list[Tensor]:
     """Compute the three gradients if the scores' gradient is rounded before it is scaled: flash."""
-    scores = operation.low(made.gradient, operation.given[1])
+    scores = operation.low(scored_rows.gradient, operation.given[1])
     query, key = scores @ attention.key * attention.scale, scores.mT @ attention.query * attention.scale
-    return [query, key, made.weights.mT @ given]
+    return [query, key, scored_rows.weights.mT @ grad]
 
 
-def _shared(operation: Operation, made: list[Tensor], heads: int) -> list[Tensor]:
+def _shared(operation: Operation, gradients: list[Tensor], heads: int) -> list[Tensor]:
     """Sum the rounded gradients of keys and values over the heads of queries that share them."""
-    query, *others = made
+    query, *rest = gradients
     if query.shape[1] == heads:
-        return made
+        return gradients
     shared = []
-    for each in others:
-        low = operation.low(each, operation.given[1])
+    for gradient in rest:
+        low = operation.low(gradient, operation.given[1])
         shared.append(low.reshape(low.shape[0], heads, -1, *low.shape[2:]).sum(2))
     return [query, *shared]
 
@@ -122,29 +122,29 @@ def _shared(operation: Operation, made: list[Tensor], heads: int) -> list[Tensor
 def flash_backward(operation: Operation) -> list[Any]:
     """Compute ``aten::_scaled_dot_product_flash_attention_backward``."""
     _without_dropout(operation, 10)
-    given, out, sums = operation.args[0], operation.args[4], operation.args[5]
+    grad, out, sums = operation.args[0], operation.args[4], operation.args[5]
     attention = _attention(operation, 1, None, causal=bool(operation.args[11]))
-    both = scored(operation, attention, given, out, sums, low=False)
-    made = gradients_to_scale(operation, attention, given, both)
-    return operation.finished(_shared(operation, made, operation.args[2].shape[1]))
+    both = scored(operation, attention, grad, out, sums, low=False)
+    gradients = gradients_to_scale(operation, attention, grad, both)
+    return operation.finished(_shared(operation, gradients, operation.args[2].shape[1]))
 
 
 def efficient_backward(operation: Operation) -> list[Any]:
     """Compute ``aten::_scaled_dot_product_efficient_attention_backward``; a bias has the scores' gradient."""
     _without_dropout(operation, 9)
-    given, bias, out, sums = operation.args[0], operation.args[4], operation.args[5], operation.args[6]
+    grad, bias, out, sums = operation.args[0], operation.args[4], operation.args[5], operation.args[6]
     attention = _attention(operation, 1, bias, causal=bool(operation.argument(11, "is_causal")))
     sums = sums[..., : out.shape[-2]]
-    both = scored(operation, attention, given, out, sums, low=True)
+    both = scored(operation, attention, grad, out, sums, low=True)
     of_bias = both.gradient if operation.args[10][3] and bias is not None else None
-    return operation.finished([*scaled_gradients(operation, attention, given, both), of_bias])
+    return operation.finished([*scaled_gradients(operation, attention, grad, both), of_bias])
 
 
 def cudnn_backward(operation: Operation) -> list[Any]:
     """Compute ``aten::_scaled_dot_product_cudnn_attention_backward``."""
     _without_dropout(operation, 13)
-    given, out, sums, bias = (operation.args[place] for place in (0, 4, 5, 8))
+    grad, out, sums, bias = (operation.args[place] for place in (0, 4, 5, 8))
     attention = _attention(operation, 1, bias, causal=bool(operation.args[14]))
-    both = scored(operation, attention, given, out, sums[..., 0], low=False)
-    made = scaled_gradients(operation, attention, given, both)
-    return operation.finished(_shared(operation, made, operation.args[2].shape[1]))
+    both = scored(operation, attention, grad, out, sums[..., 0], low=False)
+    gradients = scaled_gradients(operation, attention, grad, both)
+    return operation.finished(_shared(operation, gradients, operation.args[2].shape[1]))

@@ -42,8 +42,8 @@ def _counts(operation: Operation, padding: int | None) -> Tensor:
         if operation.argument(7, "include_last_offset")
         else torch.cat([offsets[1:], offsets.new_tensor([len(indices)])])
     )
-    kept = (indices != (-1 if padding is None else padding)).to(weight.dtype).cumsum(0)
-    before = torch.cat([kept.new_zeros(1), kept])
+    counted = (indices != (-1 if padding is None else padding)).to(weight.dtype).cumsum(0)
+    before = torch.cat([counted.new_zeros(1), counted])
     return before[ends] - before[offsets[: len(ends)]]
 
 
@@ -75,10 +75,10 @@ def backward(operation: Operation) -> list[Any]:
         if by_frequency:
             scale = scale / _frequencies(operation)[indices]
         scale = scale / sizes[bags].clamp_min(1) if mode == _MEAN else scale
-        kept = indices != (-1 if padding is None else padding)
+        counted = indices != (-1 if padding is None else padding)
         share = operation.low(scale, dtype)[:, None] * grad[bags]
-        values = operation.low(share, dtype)[kept]
-        targets = indices[kept, None] * grad.shape[1] + columns
+        values = operation.low(share, dtype)[counted]
+        targets = indices[counted, None] * grad.shape[1] + columns
     return operation.finished(
         [in_turn(operation, result.flatten(), targets.flatten(), values.flatten()).view_as(result)]
     )

@@ -36,11 +36,11 @@ def operation_of(
     if rounds:
         changed = _loaded(call.overload.name(), leaves, changed, device_type)
     args, kwargs = torch_private.unflat(changed, spec)
-    given = tuple(leaf.dtype if is_real(leaf) else None for leaf in leaves)
+    input_dtypes = tuple(leaf.dtype if is_real(leaf) else None for leaf in leaves)
     if call.overload.name() in HALF_TO_FLOAT and len(args) > HALF_TO_FLOAT[call.overload.name()]:
         place = HALF_TO_FLOAT[call.overload.name()]
         args = (*args[:place], False, *args[place + 1 :])
-    return Operation(call.overload, args, kwargs, given, returned, device_type, rounds)
+    return Operation(call.overload, args, kwargs, input_dtypes, returned, device_type, rounds)
 
 
 def flattened(call: torch_private.Dispatched) -> tuple[list[Any], Any]:

@@ -60,12 +60,12 @@ def _added_low(operation: Operation) -> Add:
     return lambda total, a, b: operation.low(total + operation.low(a @ b, dtype), dtype)
 
 
-def _places(given: int, made: int, width: int) -> Iterator[tuple[int, slice, slice]]:
+def _places(length: int, out_length: int, width: int) -> Iterator[tuple[int, slice, slice]]:
     """Yield each position of the window, with the time steps of the input that it reads and of the output it writes."""
-    pad = (made - given + width - 1) // 2
+    pad = (out_length - length + width - 1) // 2
     for place in range(width):
         first, to = max(0, place - pad), max(0, pad - place)
-        count = min(given + pad - place, made) - to
+        count = min(length + pad - place, out_length) - to
         if count > 0:
             yield place, slice(first, first + count), slice(to, to + count)
 
@@ -73,19 +73,19 @@ def _places(given: int, made: int, width: int) -> Iterator[tuple[int, slice, sli
 def _over_time(operation: Operation, add: Add) -> list[Any]:
     x, weight, bias = operation.args[:3]
     pad = operation.argument(3, "pad") or 0
-    made = x.shape[0] - weight.shape[0] + 1 + 2 * pad
-    result = bias.expand(made, x.shape[1], weight.shape[2]).clone()
-    for place, seen, written in _places(x.shape[0], made, weight.shape[0]):
-        result[written] = add(result[written], x[seen], weight[place])
+    out_length = x.shape[0] - weight.shape[0] + 1 + 2 * pad
+    result = bias.expand(out_length, x.shape[1], weight.shape[2]).clone()
+    for place, window, written in _places(x.shape[0], out_length, weight.shape[0]):
+        result[written] = add(result[written], x[window], weight[place])
     return operation.finished([result])
 
 
 def _over_time_backward(operation: Operation, add: Add) -> list[Any]:
     grad, x, weight, bias = operation.args[:4]
     of_input, of_weight = torch.zeros_like(x), torch.zeros_like(weight)
-    for place, seen, made in _places(x.shape[0], grad.shape[0], weight.shape[0]):
-        of_input[seen] = add(of_input[seen], grad[made], weight[place].mT)
-        rows = (each.reshape(-1, each.shape[-1]) for each in (x[seen], grad[made]))
+    for place, window, written in _places(x.shape[0], grad.shape[0], weight.shape[0]):
+        of_input[window] = add(of_input[window], grad[written], weight[place].mT)
+        rows = (tensor.reshape(-1, tensor.shape[-1]) for tensor in (x[window], grad[written]))
         of_weight[place] = add(of_weight[place], next(rows).mT, next(rows))
     of_bias = operation.low(grad.sum(0), operation.returned[2]).sum(0).view_as(bias)
     return operation.finished([of_input, of_weight, of_bias])

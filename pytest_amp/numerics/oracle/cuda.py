@@ -29,17 +29,17 @@ def batch_norm_backward(operation: Operation) -> list[Any]:
     if not train:
         mean, invstd = running_mean, (running_var + eps).rsqrt()
     shape = (1, -1, 1)
-    rows, given = x.reshape(x.shape[0], x.shape[1], -1), grad.reshape(x.shape[0], x.shape[1], -1)
+    rows, grad_rows = x.reshape(x.shape[0], x.shape[1], -1), grad.reshape(x.shape[0], x.shape[1], -1)
     centred = rows - mean.view(shape)
-    total = _block_sum(operation, given, dtype)
-    dot = _block_sum(operation, operation.low(given * centred, dtype), dtype)
+    total = _block_sum(operation, grad_rows, dtype)
+    dot = _block_sum(operation, operation.low(grad_rows * centred, dtype), dtype)
     scale = invstd if weight is None else invstd * weight
-    result = given
+    result = grad_rows
     if train:
         count = x.numel() // x.shape[1]
-        result = given - (centred * (dot / count * invstd * invstd).view(shape)) - (total / count).view(shape)
-    found = [(result * scale.view(shape)).view_as(x), dot * invstd if mask[1] else None, total if mask[2] else None]
-    return operation.finished(found)
+        result = grad_rows - (centred * (dot / count * invstd * invstd).view(shape)) - (total / count).view(shape)
+    gradients = [(result * scale.view(shape)).view_as(x), dot * invstd if mask[1] else None, total if mask[2] else None]
+    return operation.finished(gradients)
 
 
 def _block_sum(operation: Operation, values: Tensor, dtype: torch.dtype | None) -> Tensor:
@@ -131,17 +131,17 @@ def _scanned(operation: Operation, join: Join, nothing: float) -> list[Any]:
 
 
 def _serial(x: Tensor, dim: int, joined: Join, nothing: float) -> Tensor:
-    total, found = torch.full_like(x.select(dim, 0), nothing), []
-    for each in x.unbind(dim):
-        total = joined(total, each)
-        found.append(total)
-    return torch.stack(found, dim)
+    total, sums = torch.full_like(x.select(dim, 0), nothing), []
+    for values in x.unbind(dim):
+        total = joined(total, values)
+        sums.append(total)
+    return torch.stack(sums, dim)
 
 
 def _scan(rows: Tensor, joined: Join, nothing: float) -> Tensor:
     levels = _levels(*rows.shape)
     size = 2 << levels
-    carried, found = rows.new_full((rows.shape[0],), nothing), []
+    carried, sums = rows.new_full((rows.shape[0],), nothing), []
     lane = torch.arange(size // 2, device=rows.device)
     for chunk in torch.split(rows, size, -1):
         buffer = torch.nn.functional.pad(chunk, (0, size - chunk.shape[-1]), value=nothing)
@@ -152,8 +152,8 @@ def _scan(rows: Tensor, joined: Join, nothing: float) -> Tensor:
             to = first + lane % step
             buffer[:, to] = joined(buffer[:, to], buffer[:, first - 1])
         carried = buffer[:, -1].clone()
-        found.append(buffer[:, : chunk.shape[-1]])
-    return torch.cat(found, -1)
+        sums.append(buffer[:, : chunk.shape[-1]])
+    return torch.cat(sums, -1)
 
 
 def _levels(rows: int, columns: int) -> int:
@@ -177,5 +177,7 @@ def gru_cell_backward(operation: Operation) -> list[Any]:
     aten/src/ATen/native/cuda/RNN.cu.
     """
     of_input, of_state, state, *biases = operation.once()
-    made = [None if bias is None else gates.sum(0) for bias, gates in zip(biases, (of_input, of_state), strict=True)]
-    return operation.finished([of_input, of_state, state, *made])
+    bias_gradients = [
+        None if bias is None else gates.sum(0) for bias, gates in zip(biases, (of_input, of_state), strict=True)
+    ]
+    return operation.finished([of_input, of_state, state, *bias_gradients])

@@ -30,8 +30,8 @@ def quotient(operation: Operation) -> list[Any]:
     if b.dim():
         a = operation.low(a, dtype)  # a scalar dividend
     step = dtype if b.dim() else torch.float32
-    found = operation.low(a / b, step).trunc() if mode == "trunc" else _floor(operation, a, b, step)
-    return operation.finished([found])
+    result = operation.low(a / b, step).trunc() if mode == "trunc" else _floor(operation, a, b, step)
+    return operation.finished([result])
 
 
 def _floor(operation: Operation, a: Tensor, b: Tensor, step: torch.dtype | None) -> Tensor:
@@ -39,9 +39,9 @@ def _floor(operation: Operation, a: Tensor, b: Tensor, step: torch.dtype | None)
     rest = torch.fmod(a, b)
     divided = operation.low(operation.low(a - rest, step) / b, step)
     divided = torch.where((rest != 0) & ((b < 0) != (rest < 0)), operation.low(divided - 1, step), divided)
-    found = divided.floor()
-    found = torch.where(operation.low(divided - found, step) > 0.5, operation.low(found + 1, step), found)
-    return torch.where(b == 0, a / b, torch.where(divided == 0, 0 * (a / b), found))
+    result = divided.floor()
+    result = torch.where(operation.low(divided - result, step) > 0.5, operation.low(result + 1, step), result)
+    return torch.where(b == 0, a / b, torch.where(divided == 0, 0 * (a / b), result))
 
 
 def times_logarithm(operation: Operation) -> list[Any]:

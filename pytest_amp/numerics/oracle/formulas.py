@@ -45,9 +45,9 @@ def layer_norm_backward(operation: Operation) -> list[Any]:
     if operation.rounds and dtype not in (None, torch.float32, torch.float64):
         width = torch.Size(shape).numel()
         terms = grad.reshape(-1, width) * ((x.reshape(-1, width) - mean.reshape(-1, 1)) * rstd.reshape(-1, 1))
-        for index, each in ((1, terms), (2, grad.reshape(-1, width))):
+        for index, values in ((1, terms), (2, grad.reshape(-1, width))):
             if results[index] is not None:
-                results[index] = _running_sum(each, dtype).view_as(results[index])
+                results[index] = _running_sum(values, dtype).view_as(results[index])
     return operation.finished(results)
 
 
@@ -107,9 +107,9 @@ def glu_backward(operation: Operation) -> list[Any]:
     glu_backward_cpu_out in aten/src/ATen/native/GatedLinearUnit.cpp.
     """
     grad, x, dim = operation.args[:3]
-    kept, gate = x.chunk(2, dim)
+    half, gate = x.chunk(2, dim)
     gate = operation.low(gate.sigmoid(), operation.returned[0])
-    return operation.finished([torch.cat([gate * grad, (1 - gate) * gate * kept * grad], dim)])
+    return operation.finished([torch.cat([gate * grad, (1 - gate) * gate * half * grad], dim)])
 
 
 def power(operation: Operation) -> list[Any]:
@@ -145,8 +145,8 @@ def softmax(operation: Operation) -> list[Any]:
     weights = (flat - flat.amax(0, keepdim=True)).exp()
     total = weights.sum(0, keepdim=True)
     whole = flat.shape[-1] // tails.lanes() * tails.lanes()
-    kept = torch.cat([weights[..., :whole], operation.low(weights[..., whole:], dtype)], -1)
-    return operation.finished([(kept / total).reshape(moved.shape).movedim(0, dim)])
+    stored = torch.cat([weights[..., :whole], operation.low(weights[..., whole:], dtype)], -1)
+    return operation.finished([(stored / total).reshape(moved.shape).movedim(0, dim)])
 
 
 def embedding_backward(operation: Operation) -> list[Any]:
@@ -209,8 +209,8 @@ def batch_norm_backward(operation: Operation) -> list[Any]:
         slope = operation.low(operation.low(product, dtype) * invstd * invstd / count, dtype)
         moved = operation.low(grad - operation.low(total / count, dtype).view(shape), dtype)
         result = operation.low(moved - operation.low(centred * slope.view(shape), dtype), dtype)
-    found = [result * scale.view(shape), product * invstd if mask[1] else None, total if mask[2] else None]
-    return operation.finished([value if wanted else None for value, wanted in zip(found, mask, strict=True)])
+    gradients = [result * scale.view(shape), product * invstd if mask[1] else None, total if mask[2] else None]
+    return operation.finished([value if requested else None for value, requested in zip(gradients, mask, strict=True)])
 
 
 def _has_a_format(x: Tensor) -> bool:

@@ -42,10 +42,10 @@ def backward(operation: Operation) -> list[Any]:
     if dtype not in LOW or not operation.rounds:
         return operation.once()
     grad, _, shape, aligned = operation.args[:4]
-    own = shape[-dims:]
+    sizes = shape[-dims:]
     smooth = "_aa_" in operation.name
     taps = []
-    for at, (size, count, name) in enumerate(zip(own, grad.shape[-dims:], _scales(dims), strict=True)):
+    for at, (size, count, name) in enumerate(zip(sizes, grad.shape[-dims:], _scales(dims), strict=True)):
         scale = _scale(size, count, operation.argument(4 + at, name), aligned=aligned)
         cubic = "cubic" in operation.name
         taps.append(
@@ -54,13 +54,13 @@ def backward(operation: Operation) -> list[Any]:
             else _taps(size, count, scale, aligned=aligned, cubic=cubic)
         )
     rows = math.prod(shape[:-dims])
-    first = torch.arange(rows).view(-1, *[1] * dims) * math.prod(own)
+    first = torch.arange(rows).view(-1, *[1] * dims) * math.prod(sizes)
     total = grad.new_zeros(math.prod(shape))
     for chosen in itertools.product(*taps):
         place, weight = torch.zeros([1] * dims, dtype=torch.int64), torch.ones([1] * dims, dtype=torch.float64)
         for at, (index, factor) in enumerate(chosen):
-            along = [-1 if each == at else 1 for each in range(dims)]
-            place, weight = place * own[at] + index.view(along), weight * factor.view(along)
+            along = [-1 if axis == at else 1 for axis in range(dims)]
+            place, weight = place * sizes[at] + index.view(along), weight * factor.view(along)
         weight = operation.low(weight, dtype) if smooth else weight
         share = operation.low(grad * weight.to(grad.device), dtype)
         total = in_turn(operation, total, (first + place).to(grad.device).flatten(), share.flatten())
@@ -125,14 +125,14 @@ def nearest(operation: Operation) -> list[Any]:
 
     For a position at an integer or a half, float64 would read another pixel.
     """
-    x, *others = operation.args
+    x, *arguments = operation.args
     dims = int(operation.name[-2])
-    own = list(x.shape[-dims:])
-    count = math.prod(own)
+    sizes = list(x.shape[-dims:])
+    count = math.prod(sizes)
     if count > MOST_PIXELS:
         return operation.once()
-    numbers = torch.arange(count, dtype=torch.float32, device=x.device).view(1, 1, *own)
-    read = operation.overload(numbers, *others, **operation.kwargs)[0, 0].to(torch.int64)
+    numbers = torch.arange(count, dtype=torch.float32, device=x.device).view(1, 1, *sizes)
+    read = operation.overload(numbers, *arguments, **operation.kwargs)[0, 0].to(torch.int64)
     return operation.finished([x.flatten(-dims)[..., read]])
 
 
@@ -166,7 +166,8 @@ def _taps(size: int, count: int, scale: float, *, aligned: bool, cubic: bool) ->
     near, far = (((A + 2) * x - (A + 3)) * x * x + 1 for x in (part, 1 - part))
     before, after = (((A * x - 5 * A) * x + 8 * A) * x - 4 * A for x in (part + 1, 2 - part))
     return [
-        (_within(pixel + at, size), each) for at, each in zip((-1, 0, 1, 2), (before, near, far, after), strict=True)
+        (_within(pixel + at, size), weight)
+        for at, weight in zip((-1, 0, 1, 2), (before, near, far, after), strict=True)
     ]
 
 

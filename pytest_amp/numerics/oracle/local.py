@@ -122,30 +122,34 @@ class Observer:
         )
         if plain:
             return call()
-        wanted: tuple[torch.dtype | None, ...] = ()
+        expected_dtypes: tuple[torch.dtype | None, ...] = ()
         problem = None
         try:
-            wanted = () if name in KERNEL_DECIDES else returned_dtypes(call)
+            expected_dtypes = () if name in KERNEL_DECIDES else returned_dtypes(call)
             copy = operation_of(call, (), widened, device_type=self.device_type)
         except (RuntimeError, TypeError, NotImplementedError, ValueError) as error:
             problem, copy = quoted(error, 120), None
         result = call()
         if copy is not None:
-            self._observe(call, copy, wanted, torch_private.flat(result)[0])
+            self._observe(call, copy, expected_dtypes, torch_private.flat(result)[0])
         else:
             self._note(call, (), _UNKNOWN, (), problem)
         return result
 
     def _observe(
-        self, call: torch_private.Dispatched, copy: Operation, wanted: tuple[torch.dtype | None, ...], real: list[Any]
+        self,
+        call: torch_private.Dispatched,
+        copy: Operation,
+        expected_dtypes: tuple[torch.dtype | None, ...],
+        real: list[Any],
     ) -> None:
         operation = replace(copy, returned=tuple(value.dtype if is_real(value) else None for value in real))
         if not any(operation.returned) or any(is_real(value) and value.layout != torch.strided for value in real):
             return
         model = model_for(operation)
         try:
-            compared = self._compared(call, operation, wanted, real)
-            if any(self._is_doubtful(call, each, model.factor) for each in compared):
+            compared = self._compared(call, operation, expected_dtypes, real)
+            if any(self._is_doubtful(call, agreement, model.factor) for agreement in compared):
                 compared = self._drawn_again(call, operation, compared)
         except (NotModelled, *REFUSALS) as error:
             self._note(call, copy.given, _UNKNOWN, (), quoted(error, 120))
@@ -156,24 +160,24 @@ class Observer:
         self,
         call: torch_private.Dispatched,
         operation: Operation,
-        wanted: tuple[torch.dtype | None, ...],
+        expected_dtypes: tuple[torch.dtype | None, ...],
         real: list[Any],
     ) -> list[Agreement]:
         exact, ways = evaluate_both(operation)
         real = _written(operation, real)
-        dtypes = wanted if len(wanted) == len(real) else (None,) * len(real)
+        dtypes = expected_dtypes if len(expected_dtypes) == len(real) else (None,) * len(real)
         compared: list[Agreement] = []
         for predicted in ways:
-            found = [
+            agreements = [
                 self._agreement(a, b, c, dtype, any_order=model_for(operation).name is ModelName.ANY_ORDER)
                 for a, b, c, dtype in zip(real, predicted, exact, dtypes, strict=True)
                 if is_real(a) and a.numel()
             ]
-            if not compared or _equal(found) > _equal(compared):
-                compared = found
-            if _equal(compared) >= NEARLY_ALL * sum(each.elements for each in compared):
+            if not compared or _equal(agreements) > _equal(compared):
+                compared = agreements
+            if _equal(compared) >= NEARLY_ALL * sum(agreement.elements for agreement in compared):
                 break
-        if operation.name.startswith(_SUMS) and any(_may_cancel(each) for each in compared):
+        if operation.name.startswith(_SUMS) and any(_may_cancel(agreement) for agreement in compared):
             compared = _relative_to_terms(operation, compared, exact)
         for index in SILENTLY_WRITTEN.get(operation.name, ()):
             value = call.args[index]
@@ -183,17 +187,17 @@ class Observer:
                 compared.append(_relative_to_input(operation, statistic, changed))
         return compared
 
-    def _is_doubtful(self, call: torch_private.Dispatched, each: Agreement, factor: float) -> bool:
+    def _is_doubtful(self, call: torch_private.Dispatched, agreement: Agreement, factor: float) -> bool:
         """Return whether an error is too large for one rounding, or for a short float32 sum but not for a long one.
 
         The error of a sum is relative to its terms, and no long sum exceeds ``certain`` then.
         """
-        if each.dtype != torch.float32:
-            return each.error > DOUBTFUL * factor * each.ideal
-        own = each.error - each.ideal
+        if agreement.dtype != torch.float32:
+            return agreement.error > DOUBTFUL * factor * agreement.ideal
+        excess_error = agreement.error - agreement.ideal
         terms = max((leaf.numel() for leaf in _leaves(call) if is_real(leaf)), default=1)
-        impossible = call.overload.name().startswith(_SUMS) and own > certain(terms)
-        return own > most_of_float32(self.low) and not impossible
+        impossible = call.overload.name().startswith(_SUMS) and excess_error > certain(terms)
+        return excess_error > most_of_float32(self.low) and not impossible
 
     def _drawn_again(
         self, call: torch_private.Dispatched, operation: Operation, compared: list[Agreement]
@@ -205,7 +209,7 @@ class Observer:
         other = torch_private.Dispatched(call.overload, args, kwargs)
         copy = operation_of(other, operation.returned, widened, device_type=self.device_type)
         draws = self._compared(other, copy, (), torch_private.flat(other())[0])
-        return [replace(each, again=draw) for each, draw in zip(compared, draws, strict=True)]
+        return [replace(agreement, again=draw) for agreement, draw in zip(compared, draws, strict=True)]
 
     def _agreement(
         self,
@@ -238,13 +242,13 @@ class Observer:
     def _note(
         self,
         call: torch_private.Dispatched,
-        given: Sequence[torch.dtype | None],
+        input_dtypes: Sequence[torch.dtype | None],
         model: Model,
         results: tuple[Agreement, ...],
         problem: str | None,
     ) -> None:
         place = self.places.here() if self.places is not None else _NOWHERE
-        dtypes = tuple(dtype for dtype in given if dtype is not None)
+        dtypes = tuple(dtype for dtype in input_dtypes if dtype is not None)
         longest = max((size for leaf in _leaves(call) if is_real(leaf) for size in leaf.shape), default=1)
         self.seen.append(ObservedCall(place, call.overload.name(), dtypes, model, results, problem, longest))
 
@@ -271,8 +275,8 @@ _SUMS = tuple(
 CANCELS = 2.0**-20
 
 
-def _may_cancel(each: Agreement) -> bool:
-    return each.error > (CANCELS if each.dtype == torch.float32 else each.ideal * MORE)
+def _may_cancel(agreement: Agreement) -> bool:
+    return agreement.error > (CANCELS if agreement.dtype == torch.float32 else agreement.ideal * MORE)
 
 
 #: The error of a low result, in units of its model's, above which cancellation of terms is checked.
@@ -295,10 +299,10 @@ def _relative_to_terms(operation: Operation, compared: list[Agreement], exact: l
         if is_real(value) and value.numel()
     ]
     return [
-        replace(each, error=each.error / max(size, 1.0))
-        if each.dtype == torch.float32
-        else replace(each, ideal=max(each.ideal, FP32.u * size))
-        for each, size in zip(compared, sizes, strict=False)
+        replace(agreement, error=agreement.error / max(size, 1.0))
+        if agreement.dtype == torch.float32
+        else replace(agreement, ideal=max(agreement.ideal, FP32.u * size))
+        for agreement, size in zip(compared, sizes, strict=False)
     ]
 
 
@@ -327,7 +331,7 @@ NEARLY_ALL = 0.99
 
 
 def _equal(compared: list[Agreement]) -> int:
-    return sum(each.equal for each in compared)
+    return sum(agreement.equal for agreement in compared)
 
 
 _NOWHERE = Place("", Direction.FORWARD, None)

@@ -73,8 +73,8 @@ def _times_alpha(operation: Operation) -> Tensor:
 def scatter_add(operation: Operation) -> list[Any]:
     """Compute ``aten::scatter_add`` and ``scatter_reduce``: aten/src/ATen/native/cuda/ScatterGatherKernel.cu."""
     x, dim, index, source = operation.args[:4]
-    taken = source[tuple(slice(size) for size in index.shape)]
-    return _reduced(operation, x, lambda numbers: numbers.gather(dim, index), taken)
+    used = source[tuple(slice(size) for size in index.shape)]
+    return _reduced(operation, x, lambda numbers: numbers.gather(dim, index), used)
 
 
 def index_reduce(operation: Operation) -> list[Any]:
@@ -180,7 +180,7 @@ def in_turn(
     turn = torch.empty_like(targets)
     turn[by_place] = torch.arange(targets.numel(), device=total.device) - first[targets[by_place]]
     of_turn = turn.argsort(stable=True)
-    for each in torch.split(of_turn, torch.bincount(turn).tolist() if turn.numel() else [0]):
-        places = targets[each]
-        total[places] = operation.low(join(total[places], values[each]), operation.returned[0])
+    for rows in torch.split(of_turn, torch.bincount(turn).tolist() if turn.numel() else [0]):
+        places = targets[rows]
+        total[places] = operation.low(join(total[places], values[rows]), operation.returned[0])
     return total

@@ -60,7 +60,7 @@ def _rows() -> list[dict[str, Any]]:
     assert isinstance(rows, list)
     for row in rows:
         unknown = row.keys() - _COLUMNS
-        if unknown or row["model"] not in {each.value for each in ModelName}:
+        if unknown or row["model"] not in {name.value for name in ModelName}:
             raise ValueError(f"{MODELS_FILE}: {row.get('overloads')}: {sorted(unknown) or row['model']!r} is not known")
     return rows
 
@@ -73,13 +73,13 @@ def _holds(row: dict[str, Any]) -> bool:
 @functools.cache
 def model_of(overload: str, device_type: str, dtype: str) -> Model:
     """Return an overload's model on a device type for the low dtype ``bf16`` or ``fp16``; later rows win."""
-    found = Model()
+    model = Model()
     for row in _rows():
         here = device_type in row.get("device_types", [device_type]) and dtype == row.get("dtype", dtype)
         here = here and not (row.get("without_onednn") and torch_private.cpu_has_onednn_kernels(dtype))
         if here and _holds(row) and overload in row["overloads"]:
-            found = Model(ModelName(row["model"]), float(row.get("factor", 1.0)), row["source"])
-    return found
+            model = Model(ModelName(row["model"]), float(row.get("factor", 1.0)), row["source"])
+    return model
 
 
 #: Names of dtypes in rows; a row for one dtype applies to operations with real arguments or results of that dtype.
@@ -106,8 +106,8 @@ def _formula(operation: Operation) -> formulas.Formula | None:
     if model is ModelName.IN_FLOAT32:
         return Operation.of_float32
     key = (model.value, operation.name)
-    own = formulas.ON_CUDA.get(key) if operation.device_type == "cuda" else None
-    return own or formulas.BY_MODEL.get(key)
+    formula = formulas.ON_CUDA.get(key) if operation.device_type == "cuda" else None
+    return formula or formulas.BY_MODEL.get(key)
 
 
 class NotModelled(Exception):  # no error suffix: a stand-in replaces the operator

@@ -71,9 +71,9 @@ def _rows(operation: Operation) -> tuple[Tensor, bool]:
     return moved, moved.stride(-1) == 1
 
 
-def _shaped(operation: Operation, made: Tensor) -> list[Any]:
-    kept = operation.name != "aten::prod" and operation.argument(2, "keepdim")
-    return operation.finished([made.unsqueeze(operation.args[1]) if kept else made])
+def _shaped(operation: Operation, result: Tensor) -> list[Any]:
+    keeps_dimension = operation.name != "aten::prod" and operation.argument(2, "keepdim")
+    return operation.finished([result.unsqueeze(operation.args[1]) if keeps_dimension else result])
 
 
 def _low(operation: Operation, values: Tensor) -> Tensor:
@@ -81,7 +81,7 @@ def _low(operation: Operation, values: Tensor) -> Tensor:
 
 
 def _one_after_the_other(operation: Operation, rows: Tensor) -> Tensor:
-    total, *others = rows.unbind(-1)
-    for each in others:
-        total = _low(operation, total * each)
+    total, *factors = rows.unbind(-1)
+    for factor in factors:
+        total = _low(operation, total * factor)
     return total

@@ -26,8 +26,8 @@ def flips(values: torch.Tensor) -> torch.Tensor:
     return FLOAT32_FLIPS * values.abs().clamp_min(typical)
 
 
-def _near(made: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
-    wide = made.to(exact.dtype)
+def _near(actual: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
+    wide = actual.to(exact.dtype)
     return torch.where((wide - exact).abs() <= flips(exact), wide, exact)
 
 
@@ -163,10 +163,10 @@ class Operation:
         before = mkldnn.set_flags(False)[0]  # its first argument: whether it is enabled
         try:
             mkldnn.set_flags(before and (self.returned[0] != torch.float16 if onednn is None else onednn))
-            made = torch_private.flat(self.overload(*args, **kwargs))[0]
+            results = torch_private.flat(self.overload(*args, **kwargs))[0]
         finally:
             mkldnn.set_flags(before)
-        return self.finished([_near(a, b) if is_real(b) else b for a, b in zip(made, exact, strict=True)])
+        return self.finished([_near(a, b) if is_real(b) else b for a, b in zip(results, exact, strict=True)])
 
     def finished(self, results: list[Any]) -> list[Any]:
         """Round flat ``results`` to the returned dtypes."""

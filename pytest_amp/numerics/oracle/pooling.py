@@ -26,10 +26,10 @@ def adaptive_forward(operation: Operation) -> list[Any]:
         return operation.once()
     result = x.new_zeros([*x.shape[:-3], *counts])
     for place, window in _windows(x.shape[-3:], counts):
-        taken = x[window].flatten(-3)
-        total = torch.zeros_like(taken[..., 0])
-        for each in taken.unbind(-1):
-            total = operation.low(total + each, dtype)
+        window_values = x[window].flatten(-3)
+        total = torch.zeros_like(window_values[..., 0])
+        for values in window_values.unbind(-1):
+            total = operation.low(total + values, dtype)
         result[place] = _divided(operation, total, window[1:])
     return operation.finished([result])
 
@@ -128,5 +128,5 @@ def _average_backward(operation: Operation, *, sums_are_low: bool) -> list[Any]:
 
 def _pair(value: Any) -> tuple[int, ...]:
     """Return one size for each of both dimensions; an empty tuple if there is none."""
-    given = tuple(value)
-    return given * 2 if len(given) == 1 else given
+    pair = tuple(value)
+    return pair * 2 if len(pair) == 1 else pair

@@ -30,19 +30,21 @@ def trilinear(operation: Operation) -> list[Any]:
     """
     tensors, expanded, summed = operation.args[:3], operation.args[3:6], set(operation.args[6])
     dtype = operation.returned[0]
-    if dtype not in LOW or any(given != dtype for given in operation.given[:3]):
+    if dtype not in LOW or any(input_dtype != dtype for input_dtype in operation.given[:3]):
         return operation.once()
     slices = operation.argument(7, "unroll_dim")
     slices = 1 if slices is None else slices
     letters = {place: chr(ord("a") + place) for place in range(tensors[0].dim() + len(expanded[0]))}
-    first, second, third = ("".join(at for place, at in letters.items() if place not in each) for each in expanded)
+    first, second, third = (
+        "".join(at for place, at in letters.items() if place not in expanded_dims) for expanded_dims in expanded
+    )
     early = {at for place, at in letters.items() if place in summed and place in expanded[2] and place != slices}
     between = "".join(sorted({*first, *second} - early))
     pair = operation.low(torch.einsum(f"{first},{second}->{between}", *tensors[:2]), dtype)
-    kept = "".join(at for place, at in letters.items() if place not in summed)
+    remaining = "".join(at for place, at in letters.items() if place not in summed)
     if slices not in summed:
-        return operation.finished([torch.einsum(f"{between},{third}->{kept}", pair, tensors[2])])
-    parts = torch.einsum(f"{between},{third}->{letters[slices]}{kept}", pair, tensors[2])
+        return operation.finished([torch.einsum(f"{between},{third}->{remaining}", pair, tensors[2])])
+    parts = torch.einsum(f"{between},{third}->{letters[slices]}{remaining}", pair, tensors[2])
     total = torch.zeros_like(parts[0])
     for part in parts:
         total = operation.low(total + operation.low(part, dtype), dtype)

@@ -57,7 +57,7 @@ def _of_recurrent(call: torch_private.Dispatched) -> Dtypes:
     """Return the dtypes of input, state and weight gradients: the kernel needs a real reserve, fakes have no rule."""
     x, weights, *_ = call.args
     cell = None if call.args[5] is None else x.dtype
-    return (x.dtype, x.dtype, cell, *([each.dtype for each in weights] if call.args[21][3] else []))
+    return (x.dtype, x.dtype, cell, *([weight.dtype for weight in weights] if call.args[21][3] else []))
 
 
 def refusal(call: torch_private.Dispatched) -> Exception | None:

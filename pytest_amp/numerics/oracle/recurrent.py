@@ -93,20 +93,20 @@ def _made(operation: Operation, tensors: tuple[Tensor, ...], states: tuple[Tenso
 def cpu_backward(operation: Operation) -> list[Any]:
     """Compute ``aten::mkldnn_rnn_layer_backward``: gradients of input, both weights, both biases and both states."""
     x, of_input, of_state, bias1, bias2, h, c = operation.args[:7]
-    given, given_h, given_c = operation.args[10:13]
+    grad, given_h, given_c = operation.args[10:13]
     reverse = bool(operation.argument(13, "reverse"))
     if operation.argument(14, "mode") != LSTM:
         raise NotImplementedError(f"{operation.name} with mode {operation.argument(14, 'mode')}")
     layer = _made(operation, (x, of_input, of_state, bias1, bias2), (h, c), reverse=reverse)
     steps = unrolled(operation, layer, operation.given[0])
-    given = torch.zeros_like(torch.stack([step.h for step in steps])) if given is None else given
-    given = given.flip(0) if reverse else given
+    grad = torch.zeros_like(torch.stack([step.h for step in steps])) if grad is None else grad
+    grad = grad.flip(0) if reverse else grad
     dh = torch.zeros_like(layer.h) if given_h is None else given_h.reshape(layer.h.shape)
     dc = torch.zeros_like(layer.c) if given_c is None else given_c.reshape(layer.c.shape)
     gates, inputs = [], []
     for index in range(len(steps) - 1, -1, -1):
         step = steps[index]
-        dh = dh + given[index]
+        dh = dh + grad[index]
         tanh = step.c.tanh()
         dc = dc + dh * step.o * (1 - tanh * tanh)
         d = torch.cat(

@@ -62,40 +62,40 @@ def step(cell: Cell, x: Tensor, h: Tensor, c: Tensor | None) -> tuple[Tensor, Te
         hr, hz, hn = (of_state + second).chunk(3, -1)
         r, z = (xr + hr).sigmoid(), (xz + hz).sigmoid()
         n = (xn + r * hn).tanh()
-        kept = tuple(cell.low(each) for each in (r, z, n, hn))
-        return cell.low(n + z * (h - n)), None, Kept(kept, h, None, None)
+        stored = tuple(cell.low(gate) for gate in (r, z, n, hn))
+        return cell.low(n + z * (h - n)), None, Kept(stored, h, None, None)
     gates = x + of_state + first + second
     if cell.mode == LSTM:
         assert c is not None
         i, f, g, o = gates.chunk(4, -1)
         i, f, g, o = i.sigmoid(), f.sigmoid(), g.tanh(), o.sigmoid()
         new = f * c + i * g
-        kept = tuple(cell.low(each) for each in (i, f, g, o))
-        return cell.low(o * new.tanh()), cell.low(new), Kept(kept, h, c, cell.low(new))
+        stored = tuple(cell.low(gate) for gate in (i, f, g, o))
+        return cell.low(o * new.tanh()), cell.low(new), Kept(stored, h, c, cell.low(new))
     new = cell.low(gates.tanh() if cell.mode == TANH else gates.relu())
     return new, None, Kept((new,), h, None, None)
 
 
-def step_back(cell: Cell, kept: Kept, dh: Tensor, dc: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+def step_back(cell: Cell, stored: Kept, dh: Tensor, dc: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """Compute the gradients of the input's and the state's part of the gates, and of both states before the step."""
     if cell.mode == GRU:
-        r, z, n, hn = kept.gates
+        r, z, n, hn = stored.gates
         dn = dh * (1 - z) * (1 - n * n)
-        dr, dz = dn * hn * r * (1 - r), dh * (kept.h - n) * z * (1 - z)
+        dr, dz = dn * hn * r * (1 - r), dh * (stored.h - n) * z * (1 - z)
         of_input = cell.low(torch.cat([dr, dz, dn], -1))
         of_state = cell.low(torch.cat([dr, dz, dn * r], -1))
         return of_input, of_state, dh * z + of_state @ cell.of_state, None
     if cell.mode == LSTM:
-        assert kept.cell is not None
-        assert kept.c is not None
+        assert stored.cell is not None
+        assert stored.c is not None
         assert dc is not None
-        i, f, g, o = kept.gates
-        tanh = kept.cell.tanh()
+        i, f, g, o = stored.gates
+        tanh = stored.cell.tanh()
         dc = dc + dh * o * (1 - tanh * tanh)
-        parts = dc * g * i * (1 - i), dc * kept.c * f * (1 - f), dc * i * (1 - g * g), dh * tanh * o * (1 - o)
+        parts = dc * g * i * (1 - i), dc * stored.c * f * (1 - f), dc * i * (1 - g * g), dh * tanh * o * (1 - o)
         gates = cell.low(torch.cat(parts, -1))
         return gates, gates, cell.product(gates @ cell.of_state), cell.product(dc * f)
-    (new,) = kept.gates
+    (new,) = stored.gates
     gates = cell.low(dh * (1 - new * new) if cell.mode == TANH else dh * (new > 0))
     return gates, gates, cell.product(gates @ cell.of_state), None
 
@@ -119,10 +119,10 @@ class Network:
         """Yield layer, direction and cell. Autocast's weights are flat, with one column: _cudnn_rnn_cast_reflatten."""
         width = self.h.shape[-1]
         for index in range(self.layers * self.directions):
-            own = self.weights[index * self.stride : (index + 1) * self.stride]
-            biases = (own[2].flatten(), own[3].flatten()) if self.stride == 4 else None
-            of_state = own[1].reshape(-1, width)
-            of_input = own[0].reshape(of_state.shape[0], -1)
+            weights = self.weights[index * self.stride : (index + 1) * self.stride]
+            biases = (weights[2].flatten(), weights[3].flatten()) if self.stride == 4 else None
+            of_state = weights[1].reshape(-1, width)
+            of_input = weights[0].reshape(of_state.shape[0], -1)
             cell = Cell(self.mode, of_input, of_state, biases, self.operation, self.dtype)
             yield index // self.directions, index % self.directions, cell
 
@@ -142,27 +142,27 @@ def network(operation: Operation, places: tuple[int, ...]) -> Network:
 
 def run(net: Network) -> tuple[Tensor, Tensor, Tensor | None, list[list[Kept]], list[Tensor]]:
     """Compute output, last states, the saved values of each cell's steps, and the input of each layer."""
-    x, inputs, kept, last_h, last_c = net.x, [], [], [], []
-    made: list[Tensor] = []
+    x, inputs, stored, last_h, last_c = net.x, [], [], [], []
+    outputs: list[Tensor] = []
     for layer, direction, cell in net.cells():
         if direction == 0:
-            x = torch.cat(made, -1) if layer else x
+            x = torch.cat(outputs, -1) if layer else x
             inputs.append(x)
-            made = []
+            outputs = []
         index = layer * net.directions + direction
         h, c = net.h[index], None if net.c is None else net.c[index]
         parts, steps, states = cell.low(x @ cell.of_input.T), [], []
         for part in parts.flip(0) if direction else parts:
-            h, c, each = step(cell, part, h, c)
-            steps.append(each)
+            h, c, of_step = step(cell, part, h, c)
+            steps.append(of_step)
             states.append(h)
         output = torch.stack(states)
-        made.append(output.flip(0) if direction else output)
-        kept.append(steps)
+        outputs.append(output.flip(0) if direction else output)
+        stored.append(steps)
         last_h.append(h)
         last_c.append(c)
-    cells = None if net.c is None else torch.stack([each for each in last_c if each is not None])
-    return torch.cat(made, -1), torch.stack(last_h), cells, kept, inputs
+    cells = None if net.c is None else torch.stack([cell for cell in last_c if cell is not None])
+    return torch.cat(outputs, -1), torch.stack(last_h), cells, stored, inputs
 
 
 #: Indices of hx, cx, mode, proj_size, num_layers, batch_first, dropout, train, bidirectional, batch_sizes.
@@ -184,10 +184,10 @@ def forward(operation: Operation) -> list[Any]:
 def backward(operation: Operation) -> list[Any]:
     """Compute ``aten::_cudnn_rnn_backward``: gradients of input, states and weights."""
     net = network(operation, _BACKWARD)
-    given, given_h, given_c = operation.args[7:10]
+    grad, given_h, given_c = operation.args[7:10]
     mask, batch_first = operation.args[21], operation.args[14]
-    output, _, _, kept, inputs = run(net)
-    below = torch.zeros_like(output) if given is None else given.transpose(0, 1) if batch_first else given
+    output, _, _, stored, inputs = run(net)
+    below = torch.zeros_like(output) if grad is None else grad.transpose(0, 1) if batch_first else grad
     weights: list[list[Tensor]] = []
     dhs: list[Tensor] = []
     dcs: list[Tensor | None] = []
@@ -203,26 +203,26 @@ def backward(operation: Operation) -> list[Any]:
             dc = None if net.c is None else torch.zeros_like(net.c[index]) if given_c is None else given_c[index]
             of_input: list[Tensor] = []
             of_state: list[Tensor] = []
-            for each, more in zip(reversed(kept[index]), reversed(incoming.unbind(0)), strict=True):
-                dx, ds, dh, dc = step_back(cell, each, dh + more, dc)
+            for of_step, more in zip(reversed(stored[index]), reversed(incoming.unbind(0)), strict=True):
+                dx, ds, dh, dc = step_back(cell, of_step, dh + more, dc)
                 of_input.insert(0, dx)
                 of_state.insert(0, ds)
             gates, states = torch.stack(of_input), torch.stack(of_state)
             x = inputs[layer].flip(0) if direction else inputs[layer]
             part = gates @ cell.of_input
             below = below + (part.flip(0) if direction else part)
-            own = [
+            layer_gradients = [
                 torch.einsum("tbg,tbi->gi", gates, x),
-                torch.einsum("tbg,tbh->gh", states, torch.stack([each.h for each in kept[index]])),
+                torch.einsum("tbg,tbh->gh", states, torch.stack([of_step.h for of_step in stored[index]])),
             ]
-            own += [gates.sum((0, 1)), states.sum((0, 1))] if cell.biases is not None else []
-            weights.insert(0, own)
+            layer_gradients += [gates.sum((0, 1)), states.sum((0, 1))] if cell.biases is not None else []
+            weights.insert(0, layer_gradients)
             dhs.insert(0, dh)
             dcs.insert(0, dc)
         below = cells[layer * net.directions][2].product(below)
     dx = below.transpose(0, 1) if batch_first else below
     h = torch.stack(dhs)
-    c = None if net.c is None else torch.stack([each for each in dcs if each is not None])
-    flat = [each for own in weights for each in own]
-    flat = [each.view_as(weight) for each, weight in zip(flat, net.weights, strict=True)] if mask[3] else []
+    c = None if net.c is None else torch.stack([cell for cell in dcs if cell is not None])
+    flat = [gradient for layer in weights for gradient in layer]
+    flat = [gradient.view_as(weight) for gradient, weight in zip(flat, net.weights, strict=True)] if mask[3] else []
     return operation.finished([dx, h, c, *flat])

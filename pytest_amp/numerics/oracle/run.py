@@ -33,11 +33,11 @@ def run_virtual(  # noqa: PLR0913  # keywords of one run
     that virtual tensors do not have. The case runs on real tensors.
     """
     predictor = replace(predictor, draws=realised.draws if isinstance(realised.draws, Draws) else None)
-    made = predictor.virtualised(realised)
+    instance = predictor.virtualised(realised)
     try:
         torch_private.memory_was_taken()
         with predictor.on():
-            step = run_step(case, made, region, seed=seed, loss_scale=loss_scale, replay=False)
+            step = run_step(case, instance, region, seed=seed, loss_scale=loss_scale, replay=False)
     except Exception as error:  # the model runs on real tensors: any exception here is due to virtual ones
         if passes(error):
             raise

@@ -55,12 +55,12 @@ def padding_backward(operation: Operation) -> list[Any]:
     mode, dims = PADDING[operation.name]
     if operation.returned[0] not in LOW:
         return operation.once()
-    own = x.shape[-dims:]
-    numbers = torch.arange(math.prod(own), dtype=torch.float64, device=x.device).view(1, 1, *own)
+    sizes = x.shape[-dims:]
+    numbers = torch.arange(math.prod(sizes), dtype=torch.float64, device=x.device).view(1, 1, *sizes)
     read = functional.pad(numbers, list(padding), mode=mode).reshape(1, -1).to(torch.int64)
     rows = math.prod(x.shape[:-dims])
-    given = grad.reshape(rows, -1)
-    return operation.finished([_summed(operation, given, read.expand_as(given), numbers.numel()).view_as(x)])
+    grad_rows = grad.reshape(rows, -1)
+    return operation.finished([_summed(operation, grad_rows, read.expand_as(grad_rows), numbers.numel()).view_as(x)])
 
 
 def fractional_forward(operation: Operation) -> list[Any]:
@@ -73,11 +73,11 @@ def fractional_forward(operation: Operation) -> list[Any]:
     dims, dtype = len(kernel), operation.returned[0]
     if dtype not in LOW or not operation.rounds:
         return operation.once()
-    own = x.shape[-dims:]
+    sizes = x.shape[-dims:]
     samples = samples.reshape(-1, dims)[: math.prod(x.shape[:-dims])]
     samples = samples.flip(1) if dims == 2 else samples
     place = torch.zeros([1] * (2 * dims + 1), dtype=torch.int64, device=x.device)
-    for at, (size, sides, count) in enumerate(zip(own, kernel, counts, strict=True)):
+    for at, (size, sides, count) in enumerate(zip(sizes, kernel, counts, strict=True)):
         sample = samples[:, at, None]
         step = operation.low(sample.new_tensor((size - sides) / max(count - 1, 1)), dtype)
         to = operation.low(torch.arange(count, device=x.device) + sample, dtype)
@@ -89,20 +89,20 @@ def fractional_forward(operation: Operation) -> list[Any]:
         place = place * size + within.reshape(shape)
     place = place.flatten(-dims)
     read = x.reshape(len(samples), -1).gather(1, place.flatten(1)).view(place.shape)
-    found = read.argmax(-1, keepdim=True)
+    best = read.argmax(-1, keepdim=True)
     shape = [*x.shape[:-dims], *counts]
-    return operation.finished([each.gather(-1, found).view(shape) for each in (read, place)])
+    return operation.finished([tensor.gather(-1, best).view(shape) for tensor in (read, place)])
 
 
 def columns_to_image(operation: Operation) -> list[Any]:
     """Compute ``aten::col2im``, fold and unfold's backward: positions of the window are added sequentially."""
-    given, size, kernel, dilation, padding, stride = operation.args[:6]
+    grad, size, kernel, dilation, padding, stride = operation.args[:6]
     dtype = operation.returned[0]
     if dtype not in LOW:
         return operation.once()
     steps = zip(size, kernel, dilation, padding, stride, strict=True)
     counts = [(whole + 2 * pad - gap * (sides - 1) - 1) // step + 1 for whole, sides, gap, pad, step in steps]
-    parts = given.reshape(*given.shape[:-2], -1, *kernel, *counts)
+    parts = grad.reshape(*grad.shape[:-2], -1, *kernel, *counts)
     room = parts.new_zeros(*parts.shape[:-4], *(whole + 2 * pad for whole, pad in zip(size, padding, strict=True)))
     for row, column in itertools.product(*(range(sides) for sides in kernel)):
         first = (row * dilation[0], column * dilation[1])

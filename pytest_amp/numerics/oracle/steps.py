@@ -25,10 +25,10 @@ class Low:
     values: Tensor
     low: Callable[[Tensor], Tensor]
 
-    def then(self, function: Callable[..., Tensor], *others: Any) -> Low:
-        """Apply ``function`` to these values and ``others``, and round the result."""
-        given = [other.values if isinstance(other, Low) else other for other in others]
-        return replace(self, values=self.low(function(self.values, *given)))
+    def then(self, function: Callable[..., Tensor], *operands: Any) -> Low:
+        """Apply ``function`` to these values and ``operands``, and round the result."""
+        values = [other.values if isinstance(other, Low) else other for other in operands]
+        return replace(self, values=self.low(function(self.values, *values)))
 
     def __add__(self, other: Any) -> Low:
         return self.then(torch.add, other)
@@ -77,15 +77,15 @@ def in_steps(operation: Operation) -> list[Any]:
 
     kwargs = {name: taken(value) for name, value in operation.kwargs.items()}
     steps = ON_CUDA if operation.device_type == "cuda" else {}
-    made = {**STEPS, **steps}[operation.name](*(taken(value) for value in operation.args), **kwargs)
-    return operation.finished([made.values])
+    result = {**STEPS, **steps}[operation.name](*(taken(value) for value in operation.args), **kwargs)
+    return operation.finished([result.values])
 
 
 _NONE, _MEAN = 0, 1  # aten/src/ATen/core/Reduction.h
 
 
-def _reduced(each: Low, reduction: int) -> Low:
-    return each if reduction == _NONE else each.then(torch.mean if reduction == _MEAN else torch.sum)
+def _reduced(losses: Low, reduction: int) -> Low:
+    return losses if reduction == _NONE else losses.then(torch.mean if reduction == _MEAN else torch.sum)
 
 
 def _share(x: Low, reduction: int, times: float = 1.0) -> Low:
@@ -139,8 +139,8 @@ def _cross_entropy_of_logits(
 
 
 def _entropy(x: Low) -> Low:
-    made = -x * x.then(torch.log)
-    return replace(made, values=torch.where(x.values > 0, made.values, torch.special.entr(x.values)))
+    result = -x * x.then(torch.log)
+    return replace(result, values=torch.where(x.values > 0, result.values, torch.special.entr(x.values)))
 
 
 def _cross(x: Low, y: Low, dim: int = -1) -> Low:
@@ -156,18 +156,18 @@ LEAST = 1e-12
 
 def _cross_entropy_backward(grad: Low, x: Low, target: Low, weight: Low | None = None, reduction: int = _MEAN) -> Low:
     variance = ((1 - x) * x).then(lambda values: values.clamp_min(LEAST))
-    made = grad * (x - target) / variance
-    made = made if weight is None else made * weight
-    return made / x.values.numel() if reduction == _MEAN else made
+    result = grad * (x - target) / variance
+    result = result if weight is None else result * weight
+    return result / x.values.numel() if reduction == _MEAN else result
 
 
 def _logit_backward(grad: Low, x: Low, eps: Low | None = None) -> Low:
-    made = grad / (x * (1 - x))
+    result = grad / (x * (1 - x))
     inside = (x.values >= 0) & (x.values <= 1)
     if eps is None or bool(eps < 0):
-        return replace(made, values=torch.where(inside, made.values, torch.nan))
+        return replace(result, values=torch.where(inside, result.values, torch.nan))
     inside = (x.values >= eps.values) & (x.values <= (1 - eps).values)
-    return replace(made, values=torch.where(inside, made.values, 0.0))
+    return replace(result, values=torch.where(inside, result.values, 0.0))
 
 
 #: Steps by overload.
@@ -251,8 +251,8 @@ def scaled_to_a_norm(operation: Operation) -> list[Any]:
     dtype = operation.returned[0]
     if dtype not in LOW:
         return operation.once()
-    others = [each for each in range(x.dim()) if each != dim % x.dim()]
-    norm = torch_private.find_overload("aten::linalg_vector_norm")(x, p, others, True)  # noqa: FBT003  # keepdim
+    axes = [axis for axis in range(x.dim()) if axis != dim % x.dim()]
+    norm = torch_private.find_overload("aten::linalg_vector_norm")(x, p, axes, True)  # noqa: FBT003  # keepdim
     factor = torch.where(norm > most, most / (norm + 1e-7), 1.0)
     return operation.finished([x * operation.low(factor, dtype)])
 
@@ -273,7 +273,7 @@ def affine_grid(operation: Operation) -> list[Any]:
             return along
         return operation.low(operation.low(along * (count - 1), dtype) / count, dtype)
 
-    own = [places(count) for count in size[2:]]
-    grid = [*reversed(torch.meshgrid(*own, indexing="ij")), theta.new_ones(*size[2:])]
-    made = torch.stack(grid, -1).flatten(0, -2) @ theta.mT
-    return operation.finished([made.view(size[0], *size[2:], len(own))])
+    axes = [places(count) for count in size[2:]]
+    grid = [*reversed(torch.meshgrid(*axes, indexing="ij")), theta.new_ones(*size[2:])]
+    points = torch.stack(grid, -1).flatten(0, -2) @ theta.mT
+    return operation.finished([points.view(size[0], *size[2:], len(axes))])

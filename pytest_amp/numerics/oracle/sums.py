@@ -68,6 +68,6 @@ SPREAD = 0.25
 def other_numbers(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """Multiply each element by its own random factor in 1 +- SPREAD; torch's default generator is not used."""
     factors = 1 + SPREAD * (2 * torch.rand(tensor.shape, generator=generator, dtype=torch.float64, device="cpu") - 1)
-    made = torch.empty_like(tensor)
-    made.copy_(tensor.detach().to("cpu") * factors)
-    return made
+    result = torch.empty_like(tensor)
+    result.copy_(tensor.detach().to("cpu") * factors)
+    return result

@@ -34,7 +34,7 @@ def _joined(
     operation: Operation, whole: Tensor, by_steps: Callable[[], Tensor], *, at_once: int = AT_ONCE
 ) -> list[Any]:
     """Combine ``whole`` for the elements that fill vectors with ``by_steps`` for the remainder."""
-    gaps = any(_has_gaps(each) for each in operation.args if isinstance(each, Tensor))
+    gaps = any(_has_gaps(argument) for argument in operation.args if isinstance(argument, Tensor))
     filled = 0 if gaps else in_vectors(whole.numel(), at_once)
     if filled == whole.numel():
         return operation.finished([whole])
@@ -98,8 +98,8 @@ def multiple(operation: Operation) -> list[Any]:
 def _multiple_in_steps(operation: Operation) -> Tensor:
     a, b = operation.args[:2]
     sign = 1 if operation.name.startswith("aten::add") else -1
-    found: Tensor = a + sign * operation.low(operation.kwargs["alpha"] * b, operation.returned[0])
-    return found
+    result: Tensor = a + sign * operation.low(operation.kwargs["alpha"] * b, operation.returned[0])
+    return result
 
 
 def multiple_in_steps(operation: Operation) -> Iterator[list[Any]]:

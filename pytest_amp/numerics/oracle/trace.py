@@ -132,34 +132,34 @@ def observed_step(  # noqa: PLR0913  # keywords of one run
     return tuple(observer.seen)
 
 
-def trace_of(title: str, seen: Sequence[ObservedCall], device_type: str, notes: Sequence[str] = ()) -> Trace:
-    """Format ``seen`` as a table, with ``notes`` below it."""
+def trace_of(title: str, calls: Sequence[ObservedCall], device_type: str, notes: Sequence[str] = ()) -> Trace:
+    """Format ``calls`` as a table, with ``notes`` below it."""
     rules = spec.expected(device_type, torch.__version__)
     rows: dict[tuple[object, ...], Row] = {}
-    for each in sorted(seen, key=lambda each: each.place.direction.value, reverse=True):
-        row = _row(each, rules)
+    for call in sorted(calls, key=lambda observed_call: observed_call.place.direction.value, reverse=True):
+        row = _row(call, rules)
         key = (row.module, row.direction, row.operator, row.given, row.returned, row.rule)
         rows[key] = _joined(rows[key], row) if key in rows else row
     return Trace(title, tuple(rows.values()), tuple(notes))
 
 
-def _row(each: ObservedCall, rules: dict[str, spec.Rule]) -> Row:
-    elements = sum(result.elements for result in each.results)
-    operator = each.place.operator
+def _row(call: ObservedCall, rules: dict[str, spec.Rule]) -> Row:
+    elements = sum(result.elements for result in call.results)
+    operator = call.place.operator
     return Row(
-        module=each.place.module,
-        direction=each.place.direction.value,
-        operator=each.operator,
-        given=tuple(dtype_name(dtype) for dtype in each.given),
-        returned=tuple(dtype_name(result.dtype) for result in each.results),
+        module=call.place.module,
+        direction=call.place.direction.value,
+        operator=call.operator,
+        given=tuple(dtype_name(dtype) for dtype in call.given),
+        returned=tuple(dtype_name(result.dtype) for result in call.results),
         rule=f"{operator}: {rules[operator].name.value}" if operator in rules else None,
-        model=each.model.name.value,
+        model=call.model.name.value,
         calls=1,
         elements=elements,
-        share=sum(result.equal for result in each.results) / elements if elements else 1.0,
-        error=max((result.error for result in each.results), default=0.0),
-        hollow=any(result.hollow for result in each.results),
-        problem=each.problem,
+        share=sum(result.equal for result in call.results) / elements if elements else 1.0,
+        error=max((result.error for result in call.results), default=0.0),
+        hollow=any(result.hollow for result in call.results),
+        problem=call.problem,
     )
 
 

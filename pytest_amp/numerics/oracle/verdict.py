@@ -56,8 +56,8 @@ class Fault:
     @property
     def operator(self) -> str:
         """The operator, with the surrounding operator that has a rule, as users call it."""
-        own, around = self.seen.operator.removeprefix("aten::"), self.seen.place.operator
-        return own if around is None else f"{own} (of {around.removeprefix('aten::')})"
+        operator, around = self.seen.operator.removeprefix("aten::"), self.seen.place.operator
+        return operator if around is None else f"{operator} (of {around.removeprefix('aten::')})"
 
     @property
     def place(self) -> str:
@@ -65,10 +65,12 @@ class Fault:
         return f"{self.seen.place.module or 'the model'}, {self.seen.place.direction.value} pass"
 
 
-def faults(seen: Iterable[ObservedCall], low: torch.dtype, scale: float = 1.0) -> list[Fault]:
+def faults(calls: Iterable[ObservedCall], low: torch.dtype, scale: float = 1.0) -> list[Fault]:
     """Return the calls that do not follow their model, worst kinds first; bounds are multiplied by ``scale``."""
-    found = [fault for each in seen for result in each.results if (fault := fault_of(each, result, low, scale))]
-    return sorted(found, key=lambda fault: _ORDER.index(fault.likely))
+    faults_of_calls = [
+        fault for call in calls for result in call.results if (fault := fault_of(call, result, low, scale))
+    ]
+    return sorted(faults_of_calls, key=lambda fault: _ORDER.index(fault.likely))
 
 
 _DTYPE = "the kernel returns another dtype than torch's type promotion gives"
@@ -82,68 +84,68 @@ _ORDER = (_GARBAGE, _DTYPE, _HOLLOW, _WIDE, _LOW, _SHARE)
 _NO_ROUNDING = 10.0
 
 
-def fault_of(each: ObservedCall, result: Agreement, low: torch.dtype, scale: float) -> Fault | None:
+def fault_of(call: ObservedCall, result: Agreement, low: torch.dtype, scale: float) -> Fault | None:
     """Return the fault of one result, also present on other values if there are any; None if it follows its model."""
     if result.wanted is not None and result.wanted != result.dtype:
-        return Fault(each, f"returned {dtype_name(result.dtype)}", dtype_name(result.wanted), _DTYPE)
-    found = _fault_of_values(each, result, low, scale)
-    if found is None or result.again is None or _fault_of_values(each, result.again, low, scale, again=True):
-        return found
+        return Fault(call, f"returned {dtype_name(result.dtype)}", dtype_name(result.wanted), _DTYPE)
+    fault = _fault_of_values(call, result, low, scale)
+    if fault is None or result.again is None or _fault_of_values(call, result.again, low, scale, again=True):
+        return fault
     return None
 
 
 def _fault_of_values(
-    each: ObservedCall, result: Agreement, low: torch.dtype, scale: float, *, again: bool = False
+    call: ObservedCall, result: Agreement, low: torch.dtype, scale: float, *, again: bool = False
 ) -> Fault | None:
     if result.dtype in (torch.float32, torch.float64):
-        return _fault_of_float32(each, result, low, scale, again=again)
-    return _fault_of_low(each, result, low, scale) if result.dtype in LOW else None
+        return _fault_of_float32(call, result, low, scale, again=again)
+    return _fault_of_low(call, result, low, scale) if result.dtype in LOW else None
 
 
 def _fault_of_float32(
-    each: ObservedCall, result: Agreement, low: torch.dtype, scale: float, *, again: bool
+    call: ObservedCall, result: Agreement, low: torch.dtype, scale: float, *, again: bool
 ) -> Fault | None:
-    kept_low = each.model.name is ModelName.RUNNING_SUM and any(dtype == low for dtype in each.given)
+    kept_low = call.model.name is ModelName.RUNNING_SUM and any(dtype == low for dtype in call.given)
     if result.hollow and not kept_low:
-        return Fault(each, f"returned float32 with values of {dtype_name(low)} alone", _model(each), _HOLLOW)
-    error, most = error_and_bound(each, result, low, scale, again=again)
+        return Fault(call, f"returned float32 with values of {dtype_name(low)} alone", _model(call), _HOLLOW)
+    error, most = error_and_bound(call, result, low, scale, again=again)
     if error > most:
-        return Fault(each, f"returned float32 that is off by {error:.2g}", f"at most {most:.2g}", _WIDE)
+        return Fault(call, f"returned float32 that is off by {error:.2g}", f"at most {most:.2g}", _WIDE)
     return None
 
 
-def _fault_of_low(each: ObservedCall, result: Agreement, low: torch.dtype, scale: float) -> Fault | None:
-    excess, most = error_and_bound(each, result, low, scale)
+def _fault_of_low(call: ObservedCall, result: Agreement, low: torch.dtype, scale: float) -> Fault | None:
+    excess, most = error_and_bound(call, result, low, scale)
     if excess > most:
         likely = _GARBAGE if result.error > _NO_ROUNDING * max(1.0, result.ideal) else _LOW
-        return Fault(each, f"is off by {excess:.3g} times its model's error", _model(each), likely)
-    unlike = unequal(each, result)
+        return Fault(call, f"is off by {excess:.3g} times its model's error", _model(call), likely)
+    unlike = unequal(call, result)
     if unlike is not None and unlike > (1 - SHARE) * scale and excess > SHARE_EXCESS:
-        return Fault(each, f"equals its model in {1 - unlike:.0%} of its elements", _model(each), _SHARE)
+        return Fault(call, f"equals its model in {1 - unlike:.0%} of its elements", _model(call), _SHARE)
     return None
 
 
 def error_and_bound(
-    each: ObservedCall, result: Agreement, low: torch.dtype, scale: float = 1.0, *, again: bool = False
+    call: ObservedCall, result: Agreement, low: torch.dtype, scale: float = 1.0, *, again: bool = False
 ) -> tuple[float, float]:
     """Return the error of a result and its bound: relative L2 in float32, in units of the model's in a low dtype.
 
     ``again`` is whether the result is of other values.
     """
-    factor = each.model.factor
+    factor = call.model.factor
     if result.dtype in LOW:
         least = tolerance.floor(result.elements, roundoff(result.dtype))
         return result.error / max(result.ideal, least), EXCESS * factor * result.spread * scale
-    least = max(most_of_float32(low), probable(each.longest)) if again else most_of_float32(low)
+    least = max(most_of_float32(low), probable(call.longest)) if again else most_of_float32(low)
     rounds = EXCESS if result.ideal > least else 1.0  # a model with low-precision sums
     return result.error, result.ideal * factor * rounds + least * scale
 
 
-def unequal(each: ObservedCall, result: Agreement) -> float | None:
+def unequal(call: ObservedCall, result: Agreement) -> float | None:
     """Return the share of a low result's elements that differ from its model's; None if it is not meaningful."""
-    known = each.model.name is not ModelName.UNMODELLED and result.spread == 1.0
+    known = call.model.name is not ModelName.UNMODELLED and result.spread == 1.0
     return 1 - result.equal / result.elements if known and result.elements >= ENOUGH else None
 
 
-def _model(each: ObservedCall) -> str:
-    return f"{each.model.name.value}: {each.model.source}"
+def _model(call: ObservedCall) -> str:
+    return f"{call.model.name.value}: {call.model.source}"

@@ -65,14 +65,16 @@ def virtual(tensor: torch.Tensor) -> torch.Tensor:
     """Return a floating or complex tensor as a virtual leaf of its dtype; other tensors unchanged."""
     if not is_real(tensor) or torch_private.values_of(tensor) is not None:
         return tensor
-    made: torch.Tensor = torch_private.virtual_tensor(widened(tensor), tensor.dtype, requires_grad=tensor.requires_grad)
-    return made
+    result: torch.Tensor = torch_private.virtual_tensor(
+        widened(tensor), tensor.dtype, requires_grad=tensor.requires_grad
+    )
+    return result
 
 
 def values(tensor: torch.Tensor) -> torch.Tensor:
     """Return the float64 values of a virtual tensor; a plain tensor unchanged."""
-    found = torch_private.values_of(tensor)
-    return tensor if found is None else found
+    result = torch_private.values_of(tensor)
+    return tensor if result is None else result
 
 
 @dataclass(frozen=True)
@@ -102,14 +104,14 @@ class Predictor:
 
         Tied parameters stay tied. Embeddings return dense gradients, whose values are the same.
         """
-        made: dict[int, torch.nn.Parameter] = {}
+        parameters: dict[int, torch.nn.Parameter] = {}
         with torch_private.dispatched_calls(self.run, virtual_only=True):
             for module in realised.model.modules():
                 for name, parameter in list(module.named_parameters(recurse=False, remove_duplicate=False)):
-                    if id(parameter) not in made:
+                    if id(parameter) not in parameters:
                         new = torch.nn.Parameter(virtual(parameter.detach()), requires_grad=parameter.requires_grad)
-                        made[id(parameter)] = new if is_real(parameter) else parameter
-                    setattr(module, name, made[id(parameter)])
+                        parameters[id(parameter)] = new if is_real(parameter) else parameter
+                    setattr(module, name, parameters[id(parameter)])
                 for name, buffer in list(module.named_buffers(recurse=False, remove_duplicate=False)):
                     setattr(module, name, virtual(buffer))
                 if isinstance(module, (torch.nn.Embedding, torch.nn.EmbeddingBag)):
@@ -148,9 +150,9 @@ class Predictor:
         try:
             return self._computed(call, returned)
         except (RuntimeError, TypeError, NotImplementedError, ValueError, IndexError) as error:
-            own = refusal(call)
-            if own is not None:
-                raise own from None
+            reason = refusal(call)
+            if reason is not None:
+                raise reason from None
             raise CannotFollow(
                 f"the rounding oracle cannot follow {call.overload.name()}",
                 now=quoted(error),
@@ -161,11 +163,11 @@ class Predictor:
         plain: list[tuple[torch.Tensor, torch.Tensor]] = []
 
         def wide(tensor: torch.Tensor) -> torch.Tensor:
-            found = torch_private.values_of(tensor)
-            if found is None:
-                found = widened(tensor)
-                plain.append((tensor, found))
-            return found  # type: ignore[no-any-return]
+            values_of_tensor = torch_private.values_of(tensor)
+            if values_of_tensor is None:
+                values_of_tensor = widened(tensor)
+                plain.append((tensor, values_of_tensor))
+            return values_of_tensor  # type: ignore[no-any-return]
 
         operation = operation_of(call, returned, wide, device_type=self.device_type, rounds=self.rounds)
         aliasing = torch_private.aliasing_of(call.overload)
@@ -190,11 +192,11 @@ class Predictor:
             results = self._evaluated(call, operation)
         if not returned:
             return results[0] if results else None
-        made = [
+        outputs = [
             torch_private.virtual_tensor(_as_wide(value), dtype) if dtype is not None else value
             for value, dtype in zip(results, returned, strict=True)
         ]
-        return torch_private.with_aliases(call, _shaped(call, made))
+        return torch_private.with_aliases(call, _shaped(call, outputs))
 
     def _bits(self, call: torch_private.Dispatched) -> torch.Tensor:
         """Return the bits of a tensor of the real dtype in another dtype: a copy without shared memory."""
@@ -219,9 +221,9 @@ class Predictor:
         try:
             return compute()
         except (NotModelled, *REFUSALS) as error:
-            own = refusal(call)
-            if own is not None:
-                raise own from None
+            reason = refusal(call)
+            if reason is not None:
+                raise reason from None
             try:
                 results = operation.stand_in()
             except Exception as second:  # noqa: BLE001  # any exception of any kernel
@@ -237,8 +239,8 @@ class Predictor:
         """Compute the first argument after a nondeterministic in-place reduction; None for any other operator."""
         if not self.rounds or model_for(operation).name is not ModelName.ANY_ORDER:
             return None
-        kept = replace(operation, args=(operation.args[0].clone(), *operation.args[1:]))
-        return self._evaluated(call, kept)[0]  # type: ignore[no-any-return]
+        copy = replace(operation, args=(operation.args[0].clone(), *operation.args[1:]))
+        return self._evaluated(call, copy)[0]  # type: ignore[no-any-return]
 
     def _drawn(self, call: torch_private.Dispatched) -> Draw:
         """Draw random numbers with the real dtypes."""
@@ -263,11 +265,11 @@ class Predictor:
             return written_by(call)[0]
         else:
             results = [value.clone() for value in draw.values]
-        made = [
+        outputs = [
             torch_private.virtual_tensor(_as_wide(value), dtype) if dtype is not None else value
             for value, dtype in zip(results, returned, strict=True)
         ]
-        return _shaped(call, made)
+        return _shaped(call, outputs)
 
 
 def _meets(operation: Operation, results: list[Any]) -> bool:
@@ -287,19 +289,19 @@ def _round_written(call: torch_private.Dispatched, operation: Operation) -> None
     """Round the arguments that an overload has written to, by its schema."""
     written = torch_private.written_arguments(call.overload)
     names = list(torch_private.arguments_of(call.overload))
-    given = {**dict(zip(names, call.args, strict=False)), **call.kwargs}
+    arguments = {**dict(zip(names, call.args, strict=False)), **call.kwargs}
     wide = {**dict(zip(names, operation.args, strict=False)), **operation.kwargs}
     for name in written:
-        tensors, changed = torch_private.flat(given.get(name))[0], torch_private.flat(wide.get(name))[0]
+        tensors, changed = torch_private.flat(arguments.get(name))[0], torch_private.flat(wide.get(name))[0]
         for tensor, value in zip(tensors, changed, strict=True):
             if is_real(tensor):
                 value.copy_(rounded(value, tensor.dtype))
 
 
-def _shaped(call: torch_private.Dispatched, made: list[Any]) -> Any:
+def _shaped(call: torch_private.Dispatched, results: list[Any]) -> Any:
     """Arrange ``made`` as the overload returns it: one tensor, a list or a tuple."""
     kinds = torch_private.result_kinds(call.overload)
     if kinds[-1].startswith("List"):
         last = len(kinds) - 1
-        return (*made[:last], made[last:]) if last else made
-    return made[0] if len(kinds) == 1 else tuple(made)
+        return (*results[:last], results[last:]) if last else results
+    return results[0] if len(kinds) == 1 else tuple(results)
