@@ -50,8 +50,8 @@ def note(text: str) -> str:
 
 def receive(failure: BaseException) -> None:
     """Take ``failure`` off the account, with all members of an exception group."""
-    for each in getattr(failure, "exceptions", ()):
-        receive(each)
+    for inner in getattr(failure, "exceptions", ()):
+        receive(inner)
     number = getattr(failure, "number", None)
     for account in _OPEN:
         if isinstance(number, str):
@@ -81,9 +81,9 @@ class Account:
         places = [f"the thread {thread.name}"] if thread is not threading.main_thread() else []
         if os.getpid() != self._process:
             places.append(f"the process {os.getpid()}")
-        made = Made(number, _running(), " of ".join(places), text)
-        self._made[number] = made
-        self._tell({"made": asdict(made)})
+        entry = Made(number, _running(), " of ".join(places), text)
+        self._made[number] = entry
+        self._tell({"made": asdict(entry)})
 
     def remove(self, number: str) -> None:
         """Take a failure off the account."""
@@ -111,8 +111,8 @@ class Account:
 
     def settle(self, failures: Iterable[Made]) -> None:
         """Take reported failures off the account."""
-        for each in failures:
-            self.remove(each.number)
+        for failure in failures:
+            self.remove(failure.number)
 
     def close(self) -> list[Made]:
         """Close the account and return what is left on it. Objects in reference cycles are finalized first."""

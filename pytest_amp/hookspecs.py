@@ -35,19 +35,21 @@ def pytest_amp_provenance(provenance: MutableMapping[str, Value]) -> None:
     """Add to what a record says about where its values come from: image digest, driver, job."""
 
 
-def yielded(hook: str, groups: Iterable[object], wanted: type[T]) -> list[T]:
-    """What all implementations of ``hook`` yield; Misuse, naming the hook, unless each is a ``wanted``."""
+def yielded(hook: str, groups: Iterable[object], expected: type[T]) -> list[T]:
+    """What all implementations of ``hook`` yield; Misuse, naming the hook, unless each is a ``expected``."""
     from pytest_amp.failure import Misuse  # a project without mixed precision has no use for it
 
-    found: list[T] = []
+    values: list[T] = []
     for group in groups:
         if not isinstance(group, Iterable):
-            raise Misuse(f"the hook {hook} returned {group!r}; valid: it yields each {wanted.__name__}")
+            raise Misuse(f"the hook {hook} returned {group!r}; valid: it yields each {expected.__name__}")
         for value in group:
-            if not isinstance(value, wanted):
-                raise Misuse(f"the hook {hook} yields {value!r}; valid: a {wanted.__module__}.{wanted.__qualname__}")
-            found.append(value)
-    return found
+            if not isinstance(value, expected):
+                raise Misuse(
+                    f"the hook {hook} yields {value!r}; valid: a {expected.__module__}.{expected.__qualname__}"
+                )
+            values.append(value)
+    return values
 
 
 def raised_in(hook: str, error: Exception) -> str:

@@ -89,7 +89,7 @@ def _dtypes(value: object) -> tuple[Precision, ...] | None:
         return None
     known = {**ALIASES, **PRECISIONS}
     if isinstance(value, (list, tuple, set, frozenset)):  # torch's own dtypes are accepted as well as their names
-        value = [str(each) if str(each) in ALIASES else each for each in value]
+        value = [str(item) if str(item) in ALIASES else item for item in value]
     names = _names("dtypes", value)
     for name in names:
         if name not in known:

@@ -16,21 +16,21 @@ def listed() -> list[str]:
     """Return the releases of torch that ``pip index versions`` lists. Raises ValueError with pip's last line."""
     command = [sys.executable, "-m", "pip", "index", "versions", "torch"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
-    found = re.search(r"^Available versions: (.*)$", done.stdout, re.MULTILINE)
-    if found is None:
+    line = re.search(r"^Available versions: (.*)$", done.stdout, re.MULTILINE)
+    if line is None:
         why = (done.stderr.strip() or done.stdout.strip() or "pip said nothing").splitlines()[-1]
         raise ValueError(f"pip cannot list the releases of torch: {why}")
-    return [word.strip() for word in found[1].split(",")]
+    return [word.strip() for word in line[1].split(",")]
 
 
 def wheels_in(folder: Path) -> list[str]:
     """Return the versions of the wheels of torch in ``folder``; builds of one version count once. Raises ValueError."""
     if not folder.is_dir():
         raise ValueError(f"{folder} is no folder; valid: one with wheels of torch")
-    found = sorted({version for path in folder.glob("torch-*.whl") if (version := _version_of(path))}, key=Version)
-    if not found:
+    versions = sorted({version for path in folder.glob("torch-*.whl") if (version := _version_of(path))}, key=Version)
+    if not versions:
         raise ValueError(f"{folder} has no wheel of torch; valid: a folder with torch-*.whl of both releases")
-    return found
+    return versions
 
 
 def _version_of(wheel: Path) -> str:

@@ -48,11 +48,11 @@ class Trials:
         self._installer = installer
         self._tell = tell
         folder.mkdir(parents=True, exist_ok=True)
-        asked = folder / "question.json"
+        question_file = folder / "question.json"
         text = json.dumps(asdict(question), indent=1)
-        if asked.exists() and json.loads(asked.read_text(encoding="utf-8")) != json.loads(text):
+        if question_file.exists() and json.loads(question_file.read_text(encoding="utf-8")) != json.loads(text):
             raise ValueError(f"{folder} is of another question; valid: --restart, or another --folder")
-        asked.write_text(text, encoding="utf-8")
+        question_file.write_text(text, encoding="utf-8")
 
     def __call__(self, release: str) -> Trial:
         """Try ``release``, or read the result of an earlier trial."""
@@ -88,11 +88,11 @@ class Trials:
                 self._tell(release, "installing")
                 python = self._installer.make(release, environment / "venv", log)
                 self._tell(release, "checking")
-                made = environment / "record.json"
-                status = _run(python, self.question.arguments, made, environment, log)
-                if status not in ANSWERED or not made.exists():
+                record_file = environment / "record.json"
+                status = _run(python, self.question.arguments, record_file, environment, log)
+                if status not in ANSWERED or not record_file.exists():
                     raise InstallFailed(f"pytest ended with {status}: {_last_line(log)}")
-                made.replace(record)
+                record_file.replace(record)
         return read_record(record)
 
 
@@ -101,14 +101,16 @@ def _run(python: str, arguments: Sequence[str], record: Path, scratch: Path, log
     path = scratch / "path"
     path.mkdir()
     (path / PACKAGE.name).symlink_to(PACKAGE)
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST_", "PYTHON", "VIRTUAL_ENV"))}
+    environment = {
+        key: value for key, value in os.environ.items() if not key.startswith(("PYTEST_", "PYTHON", "VIRTUAL_ENV"))
+    }
     # Load this plugin by its module, not by an entry point that the environment may have as well.
     plugins = [word for name in ("no:amp", "pytest_amp.plugin", "no:cacheprovider") for word in ("-p", name)]
     command = [python, "-m", "pytest", *plugins, "-q", "-rfE"]
     with log.open("a", encoding="utf-8") as output:
         done = subprocess.run(  # noqa: S603
             [*command, f"--amp-record={record}", *arguments],
-            env={**kept, "PYTHONPATH": str(path), "PYTHONDONTWRITEBYTECODE": "1"},
+            env={**environment, "PYTHONPATH": str(path), "PYTHONDONTWRITEBYTECODE": "1"},
             stdout=output,
             stderr=subprocess.STDOUT,
             check=False,
@@ -122,17 +124,17 @@ def _last_line(log: Path) -> str:
 
 def _differences(old: Record, new: Record, verdicts: Sequence[str]) -> list[str]:
     """Return the differences, a line each. A fact of a test that the old release did not have is new, too."""
-    found = difference(old, new)
-    wanted = [Verdict(name) for name in verdicts]
+    compared = difference(old, new)
+    chosen = [Verdict(name) for name in verdicts]
     lines = [
-        f"{each.verdict.value}: {each.key}: {each.baseline} -> {each.value}"
-        for verdict in wanted
-        for each in found.of(verdict)
+        f"{observation.verdict.value}: {observation.key}: {observation.baseline} -> {observation.value}"
+        for verdict in chosen
+        for observation in compared.of(verdict)
         if verdict is not Verdict.NEW
     ]
-    if Verdict.NEW in wanted:
+    if Verdict.NEW in chosen:
         known = old.by_key()
-        lines += [f"new: {key}: {each.value}" for key, each in new.by_key().items() if key not in known]
+        lines += [f"new: {key}: {observation.value}" for key, observation in new.by_key().items() if key not in known]
     return lines
 
 

@@ -137,8 +137,8 @@ class Realised:
             model = self._copied().to(device=device)
             if dtype is not None:
                 _cast(model, dtype)
-        for copied, own in zip(model.parameters(), self.model.parameters(), strict=True):
-            copied.requires_grad_(own.requires_grad)
+        for copied, parameter in zip(model.parameters(), self.model.parameters(), strict=True):
+            copied.requires_grad_(parameter.requires_grad)
         return Realised(model, map_tensors(lambda x: _moved(x, device, dtype), self.batch), draws=self.draws)
 
     def _copied(self) -> torch.nn.Module:
@@ -192,20 +192,20 @@ def map_tensors(function: Callable[[torch.Tensor], torch.Tensor], tree: Any) -> 
     if isinstance(tree, (list, tuple, deque)):
         return type(tree)(map_tensors(function, value) for value in tree)
     names = _attributes(tree)
-    made = copy.copy(tree) if names else tree
+    copied = copy.copy(tree) if names else tree
     for name in names:
-        object.__setattr__(made, name, map_tensors(function, getattr(tree, name)))  # works on frozen dataclasses
-    return made
+        object.__setattr__(copied, name, map_tensors(function, getattr(tree, name)))  # works on frozen dataclasses
+    return copied
 
 
 def _mapping_like(tree: Mapping[Any, Any], items: dict[Any, Any]) -> Mapping[Any, Any]:
     """Return ``items`` in a copy of the mapping ``tree``, which may have attributes and methods; else in a dict."""
     if type(tree) is dict or not isinstance(tree, MutableMapping):
         return items
-    made = copy.copy(tree)
+    copied = copy.copy(tree)
     for key, value in items.items():
-        made[key] = value
-    return made
+        copied[key] = value
+    return copied
 
 
 def named_tensors(tree: Any, prefix: str = "", *, objects: bool = True) -> Iterator[tuple[str, torch.Tensor]]:

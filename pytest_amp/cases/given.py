@@ -18,18 +18,18 @@ __tracebackhide__ = is_misuse
 MakeOptimizer: TypeAlias = Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]
 
 
-def expect_case(given: object, *, check: str) -> None:
+def expect_case(value: object, *, check: str) -> None:
     """Raise Misuse unless the argument is a case; most often it is a model."""
-    if not isinstance(given, Case):
-        raise Misuse(f"{check} takes a case; this is {_called(given)}; amp.case(build, batch, loss) makes one")
+    if not isinstance(value, Case):
+        raise Misuse(f"{check} takes a case; this is {_called(value)}; amp.case(build, batch, loss) makes one")
 
 
-def expect_step(given: object) -> None:
+def expect_step(value: object) -> None:
     """Raise Misuse unless the training step is a function of one argument."""
     valid = "a function that makes one iteration, which it is given"
-    if given is not None and not callable(given):
-        raise Misuse(f"train is {_called(given)}; valid: {valid}")
-    if given is not None and not takes(given, None):
+    if value is not None and not callable(value):
+        raise Misuse(f"train is {_called(value)}; valid: {valid}")
+    if value is not None and not takes(value, None):
         raise Misuse(f"train takes other arguments than one; valid: {valid}")
 
 
@@ -46,42 +46,42 @@ def takes(function: Callable[..., Any], *arguments: object) -> bool:
     return True
 
 
-def expect_maker(given: object) -> None:
+def expect_maker(value: object) -> None:
     """Raise Misuse unless the argument makes optimizers; most often it is an optimizer itself."""
-    if given is not None and not callable(given):
+    if value is not None and not callable(value):
         raise Misuse(
-            f"optimizer is {_called(given)}; valid: a function that makes one of a list of parameters, "
+            f"optimizer is {_called(value)}; valid: a function that makes one of a list of parameters, "
             "lambda parameters: torch.optim.SGD(parameters, lr=0.1), for each run has a model of its own"
         )
 
 
-def expect_iterations(name: str, given: object) -> None:
+def expect_iterations(name: str, value: object) -> None:
     """Raise Misuse unless the argument is a collection of iteration numbers."""
-    valid = isinstance(given, Collection) and not isinstance(given, (str, bytes))
-    if not valid or not all(type(each) is int for each in _each(given)):
-        raise Misuse(f"{name}={given!r}; valid: a collection of iterations, such as (2,) or range(2, 5)")
+    valid = isinstance(value, Collection) and not isinstance(value, (str, bytes))
+    if not valid or not all(type(index) is int for index in _each(value)):
+        raise Misuse(f"{name}={value!r}; valid: a collection of iterations, such as (2,) or range(2, 5)")
 
 
-def expect_names(name: str, given: object) -> None:
+def expect_names(name: str, value: object) -> None:
     """Raise Misuse unless the argument is a collection of names; a string would be one of letters."""
-    valid = isinstance(given, Collection) and not isinstance(given, (str, bytes))
-    if not valid or not all(isinstance(each, str) for each in _each(given)):
-        raise Misuse(f"{name}={given!r}; valid: a collection of names, such as ['norm.running_mean']")
+    valid = isinstance(value, Collection) and not isinstance(value, (str, bytes))
+    if not valid or not all(isinstance(name, str) for name in _each(value)):
+        raise Misuse(f"{name}={value!r}; valid: a collection of names, such as ['norm.running_mean']")
 
 
-def expect_number(name: str, given: object, *, least: float, whole: bool = False, above: bool = False) -> None:
+def expect_number(name: str, value: object, *, least: float, whole: bool = False, above: bool = False) -> None:
     """Raise Misuse unless the argument is a number of at least ``least``, or with ``above`` larger than that."""
     kinds = (int,) if whole else (int, float)
-    number = isinstance(given, kinds) and not isinstance(given, bool) and least <= given < float("inf")
-    if not number or (above and given == least):
+    number = isinstance(value, kinds) and not isinstance(value, bool) and least <= value < float("inf")
+    if not number or (above and value == least):
         what = "a whole number" if whole else "a finite number"
-        raise Misuse(f"{name}={given!r}; valid: {what}, {f'above {least}' if above else f'{least} or more'}")
+        raise Misuse(f"{name}={value!r}; valid: {what}, {f'above {least}' if above else f'{least} or more'}")
 
 
-def expect_flag(name: str, given: object) -> None:
+def expect_flag(name: str, value: object) -> None:
     """Raise Misuse unless the argument is True or False: any non-empty text is true, even ``"no"``."""
-    if not isinstance(given, bool):
-        raise Misuse(f"{name}={given!r}; valid: True, False")
+    if not isinstance(value, bool):
+        raise Misuse(f"{name}={value!r}; valid: True, False")
 
 
 class Detached(Misuse, RuntimeError):
@@ -109,16 +109,16 @@ def expect_python(model: torch.nn.Module, *, case: str) -> None:
 
 def made_of(parameters: list[torch.nn.Parameter], make: Callable[..., Any]) -> torch.optim.Optimizer:
     """Return the optimizer that ``make`` makes of ``parameters``. Raises Misuse for any other result."""
-    made = make(parameters)
-    if not isinstance(made, torch.optim.Optimizer):
-        raise Misuse(f"optimizer made {_called(made)}; valid: a torch.optim.Optimizer")
-    return made
+    optimizer = make(parameters)
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise Misuse(f"optimizer made {_called(optimizer)}; valid: a torch.optim.Optimizer")
+    return optimizer
 
 
-def _each(given: object) -> list[object]:
-    return list(given) if isinstance(given, Collection) else []
+def _each(value: object) -> list[object]:
+    return list(value) if isinstance(value, Collection) else []
 
 
-def _called(given: object) -> str:
+def _called(value: object) -> str:
     """Return the name of a class, or of an object's class."""
-    return given.__name__ if isinstance(given, type) else f"of type {type(given).__name__}"
+    return value.__name__ if isinstance(value, type) else f"of type {type(value).__name__}"

@@ -28,8 +28,8 @@ class Encoder(nn.Module):
         """Classify. Shapes: (batch, tokens) of indices to (batch, classes)."""
         hidden = tokens == 0
         x = self.layer(self.embedding(tokens), src_key_padding_mask=hidden)
-        kept = (~hidden).unsqueeze(-1)
-        logits: Tensor = self.head((x * kept).sum(1) / kept.sum(1))
+        visible = (~hidden).unsqueeze(-1)
+        logits: Tensor = self.head((x * visible).sum(1) / visible.sum(1))
         return logits
 
 
@@ -72,7 +72,7 @@ class GatedBlock(nn.Module):
         y = self.norm1(x)
         q = self.q(y).view(batch, tokens, 4, 8).transpose(1, 2)
         k, v = self.kv(y).view(batch, tokens, 2, 2, 8).permute(2, 0, 3, 1, 4)
-        k, v = (each.repeat_interleave(2, 1) for each in (rotated(k), v))
+        k, v = (heads.repeat_interleave(2, 1) for heads in (rotated(k), v))
         mixed = functional.scaled_dot_product_attention(rotated(q), k, v, is_causal=True)
         x = x + self.out(mixed.transpose(1, 2).reshape(batch, tokens, WIDTH))
         y = self.norm2(x)

@@ -75,7 +75,7 @@ def _own(frames: traceback.StackSummary) -> Iterator[traceback.FrameSummary]:
     for frame in frames:
         path = Path(frame.filename)
         python = path.is_relative_to(_PYTHON) and not _is_installed(frame)
-        if not (frame.filename.startswith("<") or python or any(path.is_relative_to(each) for each in _LIBRARIES)):
+        if not (frame.filename.startswith("<") or python or any(path.is_relative_to(folder) for folder in _LIBRARIES)):
             yield frame
 
 

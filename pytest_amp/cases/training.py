@@ -84,7 +84,7 @@ def ctc() -> Case:
     def loss(model: nn.Module, batch: Batch) -> Batch:
         logs = model(batch["inputs"]).log_softmax(-1)
         steps, labels = logs.shape[0], batch["targets"].shape[1]
-        before, after = (torch.full((4,), each, device=logs.device) for each in (steps, labels))
+        before, after = (torch.full((4,), length, device=logs.device) for length in (steps, labels))
         return {"loss": f.ctc_loss(logs, batch["targets"], before, after), "logs": logs}
 
     def batch() -> Batch:
@@ -101,8 +101,8 @@ def accumulated() -> Case:
 
     def loss(model: nn.Module, batch: Batch) -> Batch:
         parts = zip(batch["inputs"].chunk(4), batch["targets"].chunk(4), strict=True)
-        each = [f.cross_entropy(model(x), y) / 4 for x, y in parts]
-        return {"loss": torch.stack(each).sum()}
+        losses = [f.cross_entropy(model(x), y) / 4 for x, y in parts]
+        return {"loss": torch.stack(losses).sum()}
 
     def build() -> nn.Module:
         return nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.GELU(), nn.Linear(WIDTH, CLASSES))

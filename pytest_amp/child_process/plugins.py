@@ -17,7 +17,7 @@ def plugin_modules(config: pytest.Config) -> list[str]:
     modules = []
     for name in (name.strip() for name in named if not name.startswith("no:")):
         plugin = config.pluginmanager.get_plugin(name)
-        own = getattr(plugin, "__name__", None) == name and not name.startswith(("_pytest.", "pytest_amp."))
-        if own and name not in modules:
+        is_public = getattr(plugin, "__name__", None) == name and not name.startswith(("_pytest.", "pytest_amp."))
+        if is_public and name not in modules:
             modules.append(name)
     return modules

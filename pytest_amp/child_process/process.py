@@ -64,8 +64,8 @@ class Isolated:
         if "poisoned" in answer:
             self._child = None
             child.end(self.timeout)
-            said = answer["poisoned"]
-            raise ProcessLost(f"the device no longer answered after {name}: {said}", f"poisoned the device: {said}")
+            reason = answer["poisoned"]
+            raise ProcessLost(f"the device no longer answered after {name}: {reason}", f"poisoned the device: {reason}")
         if "error" in answer:
             raise ExaminationFailed(f"{name}: {answer['error']}")
         return answer["value"]
@@ -172,9 +172,9 @@ class _Child:
 
 def _ending(status: int, child: _Child) -> str:
     words = child.last_words()
-    said = f", saying: {words}" if words else ""
+    ending = f", saying: {words}" if words else ""
     if status == POISONED:
-        return f"left a device that no longer answers{said}"
+        return f"left a device that no longer answers{ending}"
     if status < 0:
-        return f"died of {signal.Signals(-status).name}{said}"
-    return f"ended with status {status}{said}"
+        return f"died of {signal.Signals(-status).name}{ending}"
+    return f"ended with status {status}{ending}"

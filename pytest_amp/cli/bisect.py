@@ -95,8 +95,12 @@ def _candidates(options: argparse.Namespace) -> list[str]:
 
 def _installer(options: argparse.Namespace) -> Installer:
     more = tuple(name.strip() for name in options.requires.split(",") if name.strip())
-    found = Installer.found(wheels=options.wheels, arguments=tuple(shlex.split(options.install_args)), more=more)
-    return found if options.installer is None else Installer(options.installer, found.wheels, found.arguments, more)
+    installer = Installer.found(wheels=options.wheels, arguments=tuple(shlex.split(options.install_args)), more=more)
+    return (
+        installer
+        if options.installer is None
+        else Installer(options.installer, installer.wheels, installer.arguments, more)
+    )
 
 
 def _arguments(options: argparse.Namespace) -> tuple[str, ...]:

@@ -45,7 +45,7 @@ def chosen_failures(options: argparse.Namespace) -> tuple[frozenset[Verdict], fr
     """
     if options.fail_on == "none":
         return frozenset(), frozenset()
-    verdicts, gaps = ([each.value for each in group] for group in (ORDER, Gap))
+    verdicts, gaps = ([name.value for name in group] for group in (ORDER, Gap))
     names = _words(options, [*verdicts, *(f"-{name}" for name in (*gaps, *verdicts))], " or none")
     excepted = {name.removeprefix("-") for name in names if name.startswith("-")}
     named = {Verdict(name) for name in names if not name.startswith("-")} or FAILING
@@ -60,9 +60,9 @@ def _words(options: argparse.Namespace, expected: Sequence[str], also: str = "")
     names: list[str] = options.fail_on.split(",")
     unknown = next((name for name in names if name not in expected), None)
     if unknown is not None:
-        others = f",{also}" if also else ""
+        suffix = f",{also}" if also else ""
         options.parser.error(
-            f"argument --fail-on: {unknown!r} is no verdict; expected a comma list of {', '.join(expected)}{others}"
+            f"argument --fail-on: {unknown!r} is no verdict; expected a comma list of {', '.join(expected)}{suffix}"
         )
     return names
 

@@ -13,16 +13,16 @@ from pytest_amp.report import difference as differences
 from pytest_amp.report import trend as trends
 
 
-def _html(found: Difference) -> str:
+def _html(compared: Difference) -> str:
     from pytest_amp.report.html import of_difference
 
-    return of_difference(found)
+    return of_difference(compared)
 
 
-def _html_of_trend(found: Trend) -> str:
+def _html_of_trend(history: Trend) -> str:
     from pytest_amp.report.html import of_trend
 
-    return of_trend(found)
+    return of_trend(history)
 
 
 FORMATS: dict[str, Callable[[Difference], str]] = {
@@ -70,9 +70,9 @@ def _diff(options: argparse.Namespace) -> int:
     judged: list[Difference]
     try:
         if len(records) == 2:
-            found = difference(*records)
-            judged = [found]
-            text = FORMATS[options.format](found)
+            compared = difference(*records)
+            judged = [compared]
+            text = FORMATS[options.format](compared)
         else:
             history = trend(records)
             judged = [history.whole, history.steps[-1]]
@@ -83,7 +83,7 @@ def _diff(options: argparse.Namespace) -> int:
         )
         return 2
     write(text)
-    failed = any(each.of(verdict) for each in judged for verdict in verdicts) or any(
-        gap in each.gaps for each in judged for gap in gaps
+    failed = any(result.of(verdict) for result in judged for verdict in verdicts) or any(
+        gap in result.gaps for result in judged for gap in gaps
     )
     return DIFFERENT if failed else SAME

@@ -92,7 +92,7 @@ def _gpus() -> tuple[str, ...]:
 
 def _computing(machine: Machine) -> list[str]:
     """Return the names of the devices that compute in some dtype."""
-    return [name for name, found in machine.devices.items() if not all(found["dtypes"].values())]
+    return [name for name, facts in machine.devices.items() if not all(facts["dtypes"].values())]
 
 
 def _lines(machine: Machine, parts: dict[str, str | None], compiler: str | None) -> list[str]:
@@ -100,7 +100,7 @@ def _lines(machine: Machine, parts: dict[str, str | None], compiler: str | None)
     lines = [f"pytest-amp {__version__}, Python {platform.python_version()} ({sys.executable}), {system}"]
     lines += [_torch(machine), ""]
     lines += ["devices"]
-    lines += [f"  {line}" for name, found in machine.devices.items() for line in _device(name, found)]
+    lines += [f"  {line}" for name, facts in machine.devices.items() for line in _device(name, facts)]
     if not machine.devices:
         lines.append("  none could be asked")
     gpus = _gpus()
@@ -126,21 +126,23 @@ def _newer(machine: Machine) -> str | None:
 
 
 def _torch(machine: Machine) -> str:
-    said = machine.torch
-    if "version" in said:
-        build = f"CUDA {said['cuda']}" if said["cuda"] else f"ROCm {said['hip']}" if said["hip"] else "no GPU support"
-        return f"torch {said['version']} ({build}), {said['file']}"
-    if "problem" in said:
-        return f"torch cannot be imported: {said['problem']}"
+    facts = machine.torch
+    if "version" in facts:
+        build = (
+            f"CUDA {facts['cuda']}" if facts["cuda"] else f"ROCm {facts['hip']}" if facts["hip"] else "no GPU support"
+        )
+        return f"torch {facts['version']} ({build}), {facts['file']}"
+    if "problem" in facts:
+        return f"torch cannot be imported: {facts['problem']}"
     return f"torch cannot be imported: {machine.problem or 'the process that tried said nothing'}"
 
 
-def _device(name: str, found: dict[str, Any]) -> list[str]:
-    works = [dtype for dtype, reason in found["dtypes"].items() if not reason]
-    rest = {dtype: reason for dtype, reason in found["dtypes"].items() if reason}
-    head = f"{name}: {found['describe'] or 'does not compute'}"
+def _device(name: str, probed: dict[str, Any]) -> list[str]:
+    works = [dtype for dtype, reason in probed["dtypes"].items() if not reason]
+    rest = {dtype: reason for dtype, reason in probed["dtypes"].items() if reason}
+    head = f"{name}: {probed['describe'] or 'does not compute'}"
     lines = [f"{head}; {', '.join(works)}" if works else head]
-    facts = ", ".join(f"{key} {value}" for key, value in found["provenance"].items() if value not in ("None", None))
+    facts = ", ".join(f"{key} {value}" for key, value in probed["provenance"].items() if value not in ("None", None))
     return lines + [f"  {facts}"] * bool(facts) + [f"  not {dtype}: {reason}" for dtype, reason in rest.items()]
 
 
@@ -163,19 +165,19 @@ def _would_run(machine: Machine) -> list[str]:
 def advice(machine: Machine, parts: dict[str, str | None], compiler: str | None) -> list[str]:
     """Return a line for each missing part: its name, what needs it, and how to get it."""
     lines = []
-    said = machine.torch
-    if "version" not in said:
+    facts = machine.torch
+    if "version" not in facts:
         lines.append(_why_no_torch(machine))
     elif machine.problem:
         where = machine.at or "the last device"
         lines.append(f"an answer of {where}: {machine.problem}; a run on it would end so, too")
-    lines += [f"{each.name}, for {each.needed}: {each.get}" for each in PARTS if parts[each.name] is None]
+    lines += [f"{part.name}, for {part.needed}: {part.get}" for part in PARTS if parts[part.name] is None]
     if compiler is None:
         lines.append("a C++ compiler, for torch.compile on a CPU: apt install g++ (or your system's)")
-    if "version" in said and _gpus() and not said["accelerator"]:
+    if "version" in facts and _gpus() and not facts["accelerator"]:
         lines.append(
-            f"a torch that computes on the GPU which the driver shows: this is {said['version']} "
-            f"({'CUDA ' + said['cuda'] if said['cuda'] else 'built without CUDA'}); "
+            f"a torch that computes on the GPU which the driver shows: this is {facts['version']} "
+            f"({'CUDA ' + facts['cuda'] if facts['cuda'] else 'built without CUDA'}); "
             "see pytorch.org for the build that fits the driver"
         )
     return lines

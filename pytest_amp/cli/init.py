@@ -36,9 +36,9 @@ def _init(options: argparse.Namespace) -> int:
     from pytest_amp.scaffold import ScaffoldError, write_test
 
     for name in ("model", "batch", "loss"):
-        given = getattr(options, name)
-        if given is not None and not re.fullmatch(r"[\w.]+:[\w.]+", given):
-            options.parser.error(f"argument {name}: {given!r}; expected package.module:name")
+        value = getattr(options, name)
+        if value is not None and not re.fullmatch(r"[\w.]+:[\w.]+", value):
+            options.parser.error(f"argument {name}: {value!r}; expected package.module:name")
     path = options.to or Path(f"test_amp_{options.model.rpartition(':')[2].replace('.', '_').lower()}.py")
     if path.exists() and not options.force:
         options.parser.error(f"{path} exists; --force writes over it, --to names another file")

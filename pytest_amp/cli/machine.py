@@ -56,8 +56,8 @@ def ask(timeout: float = TIMEOUT) -> Machine:
 def _take_in(machine: Machine, line: str) -> None:
     """Add a line of the child to the answers; other output is ignored."""
     try:
-        said = json.loads(line)
-        kind, name, value = said["amp"], said["name"], said["value"]
+        message = json.loads(line)
+        kind, name, value = message["amp"], message["name"], message["value"]
     except (ValueError, LookupError, TypeError):
         return
     if kind == "torch":
@@ -82,8 +82,8 @@ def main(path: str) -> None:
         version = str(torch.__version__)
     except BaseException as error:  # noqa: BLE001  # a broken library may raise anything
         reason = quoted_with_type(error, 300)
-        found = getattr(sys.modules.get("torch"), "__file__", None)
-        _say("torch", "torch", {"problem": reason, "file": found})
+        file = getattr(sys.modules.get("torch"), "__file__", None)
+        _say("torch", "torch", {"problem": reason, "file": file})
         return
     from pytest_amp.devices import FAKE_TYPES
     from pytest_amp.devices.probe import current_accelerator

@@ -37,9 +37,9 @@ def _rules(options: argparse.Namespace) -> int:
     names: list[str] = []
     status = FOUND
     for pattern in options.operator or ["*"]:
-        found = lookup.matching(spec, pattern)
-        names += [name for name in found if name not in names]
-        if not found:
+        rows = lookup.matching(spec, pattern)
+        names += [name for name in rows if name not in names]
+        if not rows:
             status = NOTHING_FOUND
             sys.stderr.write(f"pytest-amp: {_unknown(spec, pattern)}\n")
     if names:

@@ -28,13 +28,13 @@ def _show(options: argparse.Namespace) -> int:
         write(as_text(record))
         return FOUND
     known = record.by_key()
-    found = matching(known, options.pattern)
-    if not found:
-        families = ", ".join(sorted({each.family for each in known.values()})) or "none"
+    rows = matching(known, options.pattern)
+    if not rows:
+        families = ", ".join(sorted({row.family for row in known.values()})) or "none"
         sys.stderr.write(
             f"pytest-amp: none of the {len(known)} keys of {options.file} matches {options.pattern!r}; "
             f"a key is family/device/dtype/name, families here: {families}\n"
         )
         return NOTHING_FOUND
-    write(as_lines(known[key] for key in found))
+    write(as_lines(known[key] for key in rows))
     return FOUND

@@ -69,13 +69,15 @@ class _Run:
         eager = run_step(self.case, realised.on(device), region, seed=seed, loss_scale=loss_scale, replay=False)
         outside = region if self.how.region is Where.AROUND else contextlib.nullcontext
         with random_as_eager() if _has_drawn(device, seed) else contextlib.nullcontext():
-            made = run_step(self.compiled, realised.on(device), outside, seed=seed, loss_scale=loss_scale, replay=False)
+            compiled = run_step(
+                self.compiled, realised.on(device), outside, seed=seed, loss_scale=loss_scale, replay=False
+            )
         # CUDA graph trees reuse the memory of their outputs in the next replay.
         return eager, replace(
-            made,
-            outputs={name: value.clone() for name, value in made.outputs.items()},
-            gradients=_kept(made.gradients),
-            inputs=_kept(made.inputs),
+            compiled,
+            outputs={name: value.clone() for name, value in compiled.outputs.items()},
+            gradients=_kept(compiled.gradients),
+            inputs=_kept(compiled.inputs),
         )
 
     def eager_by_other_attention(self, loss_scale: float) -> Iterator[Step]:
@@ -119,9 +121,11 @@ _KERNELS = (SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBacke
 def _has_drawn(device: torch.device, seed: int) -> bool:
     """Return whether the generator of the CPU or of ``device`` has advanced since ``seed``; reset both to it."""
     there = [torch] if device.type == "cpu" else [torch, torch.get_device_module(device)]
-    states = [each.get_rng_state() for each in there]
+    states = [generator.get_rng_state() for generator in there]
     seed_torch(seed)
-    return any(not torch.equal(each.get_rng_state(), state) for each, state in zip(there, states, strict=True))
+    return any(
+        not torch.equal(generator.get_rng_state(), state) for generator, state in zip(there, states, strict=True)
+    )
 
 
 def _kept(tensors: Mapping[str, torch.Tensor | None]) -> dict[str, torch.Tensor | None]:
@@ -137,7 +141,7 @@ def eager_and_compiled(
 
 def _first(run: _Run, loss_scale: float) -> tuple[Step, Step, int]:
     before = compiled_graphs()
-    eager, made = run.eager_and_compiled(run.where.seed, loss_scale)
+    eager, compiled = run.eager_and_compiled(run.where.seed, loss_scale)
     graphs = compiled_graphs() - before
     if not graphs:
         raise AmpFailure(
@@ -145,7 +149,7 @@ def _first(run: _Run, loss_scale: float) -> tuple[Step, Step, int]:
             now="no graph was handed to the back end",
             likely="TORCH_COMPILE_DISABLE or TORCHDYNAMO_DISABLE is set, or the function is one that Dynamo skips",
         )
-    return eager, made, graphs
+    return eager, compiled, graphs
 
 
 def check_compiled(case: Case, how: Compilation, where: Conditions, observe: Observe, *, bits: bool = False) -> None:
@@ -158,41 +162,41 @@ def check_compiled(case: Case, how: Compilation, where: Conditions, observe: Obs
     realised, fp32 = realise_beside_float32(case, where)
     prediction = predict(case, realised, where.device, where.precision, seed=where.seed)
     run = _Run(case, how.case(case, where), how, where, {where.seed: realised})
-    eager, made, graphs = _first(run, prediction.loss_scale)
+    eager, compiled_step, graphs = _first(run, prediction.loss_scale)
     u, name = where.precision.u, f"{case.name}/{how}"
     observe(f"{name}/graphs", graphs, kind="count")
-    _check_dtypes(run, eager, made)
-    _check_finite(run, eager, made, prediction)
+    _check_dtypes(run, eager, compiled_step)
+    _check_finite(run, eager, compiled_step, prediction)
     if isinstance(realised.draws, Draws) and (reason := realised.draws.explanation):
         warnings.warn(NotReplayed(f"{case.name}, compiled: {reason}. Its values are not compared"), stacklevel=2)
         return
-    own = partial(float32_errors, case, realised, fp32, prediction, where)
-    compared = compare(prediction, made, fp32, u=u, float32=own)
-    same_as_eager = _equal(eager, made)
-    worst = max(compared, key=lambda each: each.excess)
+    float32 = partial(float32_errors, case, realised, fp32, prediction, where)
+    compared = compare(prediction, compiled_step, fp32, u=u, float32=float32)
+    same_as_eager = _equal(eager, compiled_step)
+    worst = max(compared, key=lambda tensor: tensor.excess)
     limit = worst.factor * where.tolerance_scale
     observe(f"{name}/excess", worst.excess, kind="ratio", unit="noise", allowed=limit)
-    observe(f"{name}/equal", len(same_as_eager) / len(made.named()), kind="ratio", unit="share of tensors")
-    unequal = [each for each in compared if each.name not in same_as_eager]
+    observe(f"{name}/equal", len(same_as_eager) / len(compiled_step.named()), kind="ratio", unit="share of tensors")
+    unequal = [tensor for tensor in compared if tensor.name not in same_as_eager]
     eager_run = CaseRun(case, realised, where, prediction, fp32, None)
     _check_errors(run, _without_eagers_own(eager_run, eager, unequal))
     _check_least(run, compared, u)
     if not how.fuses:
-        _check_same_kernels(run, eager, made, prediction, bits=bits and where.device.kind is DeviceKind.CPU)
+        _check_same_kernels(run, eager, compiled_step, prediction, bits=bits and where.device.kind is DeviceKind.CPU)
 
 
-def _check_dtypes(run: _Run, eager: Step, made: Step) -> None:
+def _check_dtypes(run: _Run, eager: Step, compiled: Step) -> None:
     """Check that a compiled step has eager's tensors, in the same order and dtypes."""
     expected = {name: dtype_name(value.dtype) for name, value in eager.named().items()}
-    found = {name: dtype_name(value.dtype) for name, value in made.named().items()}
-    if list(expected.items()) == list(found.items()):
+    dtypes = {name: dtype_name(value.dtype) for name, value in compiled.named().items()}
+    if list(expected.items()) == list(dtypes.items()):
         return
-    differ = next((name for name in {**expected, **found} if expected.get(name) != found.get(name)), None)
+    differ = next((name for name in {**expected, **dtypes} if expected.get(name) != dtypes.get(name)), None)
     if differ is not None:
-        before, now = expected.get(differ, "none"), found.get(differ, "none")
+        before, now = expected.get(differ, "none"), dtypes.get(differ, "none")
     else:
-        differ = next(name for name, other in zip(expected, found, strict=True) if name != other)
-        before, now = str(list(expected)[:6]), str(list(found)[:6])
+        differ = next(name for name, other in zip(expected, dtypes, strict=True) if name != other)
+        before, now = str(list(expected)[:6]), str(list(dtypes)[:6])
     raise AmpFailure(
         f"{run.what(differ)} is not what it is in eager",
         label_before="eager",
@@ -202,9 +206,9 @@ def _check_dtypes(run: _Run, eager: Step, made: Step) -> None:
     )
 
 
-def _check_finite(run: _Run, eager: Step, made: Step, prediction: Prediction) -> None:
+def _check_finite(run: _Run, eager: Step, compiled: Step, prediction: Prediction) -> None:
     """Check that every tensor that is finite in eager is finite."""
-    named, reference = made.named(), eager.named()
+    named, reference = compiled.named(), eager.named()
     bad = [name for name, value in named.items() if reference[name].isfinite().all() and not value.isfinite().all()]
     if bad:
         raise AmpFailure(
@@ -235,20 +239,21 @@ def _other_backend(run: _Run) -> str:
 def _without_eagers_own(run: CaseRun, eager: Step, compared: Sequence[Compared]) -> list[Compared]:
     """Leave out tensors that are as far from exact in eager, if eager's step is acquitted: see ``numerics.chance``."""
     scale, u = run.where.tolerance_scale, run.where.precision.u
-    bad = {each.name: each for each in compared if each.error > each.allowed * scale}
+    bad = {tensor.name: tensor for tensor in compared if tensor.error > tensor.allowed * scale}
     if not bad:
         return list(compared)
-    own = [each for each in compare(run.prediction, eager, run.fp32, u=u) if each.name in bad]
-    alike = [each for each in own if bad[each.name].error <= tolerance.EXCESS * each.error]
-    guilty = {each.name for each in not_acquitted(run, alike)}
-    acquitted = {each.name for each in alike} - guilty
-    return [each for each in compared if each.name not in acquitted]
+    of_eager = [tensor for tensor in compare(run.prediction, eager, run.fp32, u=u) if tensor.name in bad]
+    alike = [tensor for tensor in of_eager if bad[tensor.name].error <= tolerance.EXCESS * tensor.error]
+    guilty = {tensor.name for tensor in not_acquitted(run, alike)}
+    acquitted = {tensor.name for tensor in alike} - guilty
+    return [tensor for tensor in compared if tensor.name not in acquitted]
 
 
 def _check_errors(run: _Run, compared: Sequence[Compared]) -> None:
     scale = run.where.tolerance_scale
     bad = sorted(
-        (each for each in compared if exceeds(each.error, each.allowed * scale)), key=lambda each: -each.excess
+        (tensor for tensor in compared if exceeds(tensor.error, tensor.allowed * scale)),
+        key=lambda tensor: -tensor.excess,
     )
     if not bad:
         return
@@ -268,8 +273,8 @@ def _check_errors(run: _Run, compared: Sequence[Compared]) -> None:
 
 def _check_least(run: _Run, compared: Sequence[Compared], u: float) -> None:
     """Check that the step rounds: a median error below LEAST of the noise means that it was computed in float32."""
-    large = [each for each in compared if each.elements >= tolerance.ENOUGH]
-    median = statistics.median(each.excess_over_noise(u) for each in large) if large else 1.0
+    large = [tensor for tensor in compared if tensor.elements >= tolerance.ENOUGH]
+    median = statistics.median(tensor.excess_over_noise(u) for tensor in large) if large else 1.0
     if median < tolerance.LEAST:
         raise AmpFailure(
             f"{run.case.name}, compiled ({run.how}): {median:.2g} of the noise from float64 under {run.where}",
@@ -280,9 +285,9 @@ def _check_least(run: _Run, compared: Sequence[Compared], u: float) -> None:
         )
 
 
-def _equal(eager: Step, made: Step) -> list[str]:
+def _equal(eager: Step, compiled: Step) -> list[str]:
     """Return the names of the tensors that are bitwise equal in both steps."""
-    return [name for name, value in made.named().items() if same(eager.named()[name], value)]
+    return [name for name, value in compiled.named().items() if same(eager.named()[name], value)]
 
 
 @dataclass(frozen=True)
@@ -293,12 +298,12 @@ class _Distance:
     others: Sequence[str]
 
     @classmethod
-    def between(cls, eager: Step, made: Step, prediction: Prediction, u: float) -> _Distance:
-        found, reference, equal = made.named(), eager.named(), _equal(eager, made)
+    def between(cls, eager: Step, compiled: Step, prediction: Prediction, u: float) -> _Distance:
+        actual, reference, equal = compiled.named(), eager.named(), _equal(eager, compiled)
         far = {
-            name: relative_error(found[name], reference[name], scale=prediction.sizes[name])
-            / max(prediction.noise[name], tolerance.floor(found[name].numel(), u))
-            for name in found
+            name: relative_error(actual[name], reference[name], scale=prediction.sizes[name])
+            / max(prediction.noise[name], tolerance.floor(actual[name].numel(), u))
+            for name in actual
             if name in prediction.noise
         }
         return cls(far, [name for name in far if name not in equal])
@@ -321,28 +326,32 @@ class _Distance:
         )
 
 
-def _check_same_kernels(run: _Run, eager: Step, made: Step, prediction: Prediction, *, bits: bool) -> None:
+def _check_same_kernels(run: _Run, eager: Step, compiled: Step, prediction: Prediction, *, bits: bool) -> None:
     """Check that a back end without fusion, which calls eager's kernels or their parts, has eager's values or bits.
 
     On a CPU, a trace's dropout is another operator than eager's: a case that draws random numbers is compared with a
     step in eager that is decomposed as the trace.
     """
     u, scale = run.where.precision.u, run.where.tolerance_scale
-    distance = _Distance.between(eager, made, prediction, u)
+    distance = _Distance.between(eager, compiled, prediction, u)
     if distance.is_none(scale, bits=bits):
         return
     traced = run.eager_as_traced(prediction.loss_scale)
     if traced is not None:
-        distance = _Distance.between(traced, made, prediction, u)
+        distance = _Distance.between(traced, compiled, prediction, u)
         if distance.is_none(scale, bits=bits):
             return
     for other in run.eager_by_other_attention(prediction.loss_scale):
-        distance = min(distance, _Distance.between(other, made, prediction, u), key=lambda each: each.median)
+        distance = min(
+            distance,
+            _Distance.between(other, compiled, prediction, u),
+            key=lambda distance_of_run: distance_of_run.median,
+        )
         if distance.is_none(scale, bits=bits):
             return
     worst, more = distance.worst, len(distance.others) - 1
     raise AmpFailure(
-        f"{run.what(worst)} is not that of eager (nor {more} more of {len(made.named())} tensors)",
+        f"{run.what(worst)} is not that of eager (nor {more} more of {len(compiled.named())} tensors)",
         label_before="eager",
         before="the same kernels, called in the same dtypes and order",
         now=run.where.now(f"off by {distance.far[worst]:.2g} of the noise, {distance.median:.2g} in the median"),

@@ -32,9 +32,9 @@ def folder(request: pytest.FixtureRequest, target: Target) -> Path:
     if not path.exists():
         path.mkdir()
         request.config.add_cleanup(lambda: shutil.rmtree(path, ignore_errors=True))
-    own = path / target.id
-    own.mkdir(exist_ok=True)
-    return own
+    subfolder = path / target.id
+    subfolder.mkdir(exist_ok=True)
+    return subfolder
 
 
 @contextmanager

@@ -86,5 +86,7 @@ def processes(uuid: str) -> tuple[int, ...] | None:
     query = getattr(_library(), "nvmlDeviceGetComputeRunningProcesses_v3", None)
     if handle is None or query is None:
         return None
-    found = (_Process * MOST_PROCESSES)()
-    return tuple(found[i].pid for i in range(count.value)) if query(handle, ctypes.byref(count), found) == 0 else None
+    entries = (_Process * MOST_PROCESSES)()
+    return (
+        tuple(entries[i].pid for i in range(count.value)) if query(handle, ctypes.byref(count), entries) == 0 else None
+    )

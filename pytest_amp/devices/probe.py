@@ -85,8 +85,8 @@ def current_accelerator() -> str | None:
 
     if not torch.accelerator.is_available():
         return None
-    found = torch.accelerator.current_accelerator()
-    return found.type if found is not None else None
+    accelerator = torch.accelerator.current_accelerator()
+    return accelerator.type if accelerator is not None else None
 
 
 def probe_in_child(names: Sequence[str], plugins: Iterable[str] = ()) -> dict[str, Probe]:
@@ -111,8 +111,8 @@ def probe_in_child(names: Sequence[str], plugins: Iterable[str] = ()) -> dict[st
 
 def _answers(output: str, names: Sequence[str]) -> dict[str, dict[str, str]]:
     """Return the answers in the child's last line, by device and precision; raises for anything else."""
-    said = json.loads(output.splitlines()[-1])
-    return {name: {low: str(said[name][low]) for low in LOW} for name in names}
+    answer = json.loads(output.splitlines()[-1])
+    return {name: {low: str(answer[name][low]) for low in LOW} for name in names}
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -29,10 +29,10 @@ def refusing(device_type: str) -> AbstractContextManager[Any]:
         def __torch_function__(
             self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
         ) -> Any:
-            given = dict(kwargs or {})
+            keywords = dict(kwargs or {})
             if function is torch.device:
-                return function(*args, **given)
-            leaves = [*_leaves((*args, *given.values()))]
+                return function(*args, **keywords)
+            leaves = [*_leaves((*args, *keywords.values()))]
             here = any(_is_on(leaf, device_type) for leaf in leaves)
             fakes = any(isinstance(leaf, torch.Tensor) and _is_on(leaf, device_type) for leaf in leaves)
             if here and not fakes and not torch_private.under_fake_tensors():
@@ -41,15 +41,15 @@ def refusing(device_type: str) -> AbstractContextManager[Any]:
                     "tensors that are made within amp.device.tensors(), of which amp_device is the device"
                 )
             if function is torch.Tensor.requires_grad_:
-                wants = given.get("requires_grad", args[1] if len(args) > 1 else True)
+                wants = keywords.get("requires_grad", args[1] if len(args) > 1 else True)
             else:
-                wants = args[1] if function is setter else given.get("requires_grad", False)
+                wants = args[1] if function is setter else keywords.get("requires_grad", False)
             if (wants and here) or any(_is_on(leaf, device_type) and _wants(leaf) for leaf in leaves):
                 raise Misuse(
                     f"{_name(function)}: a tensor on the fake device {device_type} that requires a gradient, for which "
                     "torch ends the process; valid: requires_grad=False, as in torch.nn.Parameter(..., False)"
                 )
-            return function(*args, **given)
+            return function(*args, **keywords)
 
     return Refusing()
 

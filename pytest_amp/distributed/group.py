@@ -180,7 +180,7 @@ class _Running:
     def answers(self, what: str, limit: float) -> list[Any]:
         """Return one answer of each rank, in order."""
         waiting = dict(self._connections)
-        found: dict[int, Any] = {}
+        answers: dict[int, Any] = {}
         deadline = time.monotonic() + limit
         errors: dict[int, str] = {}
         while waiting and (left := deadline - time.monotonic()) > 0:
@@ -193,7 +193,7 @@ class _Running:
                     errors[number] = answer["error"]
                     # The remaining ranks may be in a collective that this rank will never enter.
                     deadline = min(deadline, time.monotonic() + GRACE)
-                found[number] = answer
+                answers[number] = answer
         if errors:
             raised = "; ".join(f"rank {number}: {text}" for number, text in sorted(errors.items()))
             if waiting:
@@ -201,13 +201,13 @@ class _Running:
             raise RanksFailed(f"{what} raised on {len(errors)} of {self._size} ranks", now=raised)
         if waiting:
             late = ", ".join(str(number) for number in sorted(waiting))
-            done = ", ".join(str(number) for number in sorted(found)) or "none"
+            done = ", ".join(str(number) for number in sorted(answers)) or "none"
             self._lose(
                 f"{what}: rank {late} of {self._size} has no answer after {limit:g} s (answered: {done})",
                 now=self._where(waiting),
                 likely="a rank waits in a collective that another one never enters, or enters in another order",
             )
-        return [found[number] for number in sorted(found)]
+        return [answers[number] for number in sorted(answers)]
 
     def _received(self, connection: Connection) -> Any:
         """Return an answer, or None from a rank that has ended."""
@@ -307,6 +307,6 @@ def _top(stack: str) -> str:
     frames = re.findall(r'File "([^"]+)", line (\d+) in (\S+)', stack)
     if not frames:
         return "an unknown place (it wrote no stack)"
-    own = next((frame for frame in frames if f"{os.sep}torch{os.sep}" not in frame[0]), frames[0])
-    named = [f"{function} ({Path(file).name}:{line})" for file, line, function in dict.fromkeys([frames[0], own])]
+    top = next((frame for frame in frames if f"{os.sep}torch{os.sep}" not in frame[0]), frames[0])
+    named = [f"{function} ({Path(file).name}:{line})" for file, line, function in dict.fromkeys([frames[0], top])]
     return ", called by ".join(named)

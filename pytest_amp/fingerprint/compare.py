@@ -47,14 +47,14 @@ _CHANGES = {
 _BEST_FIRST = tuple(Relation)
 
 
-def differences(expected: Mapping[str, Collection[str | None]], seen: Mapping[str, str]) -> Iterable[Difference]:
-    """Yield the differences of ``seen`` from ``expected`` (see ``Fingerprints.expected``), by name.
+def differences(expected: Mapping[str, Collection[str | None]], observed: Mapping[str, str]) -> Iterable[Difference]:
+    """Yield the differences of ``observed`` from ``expected`` (see ``Fingerprints.expected``), by name.
 
     An entry that could not be observed before, for whatever reason, is OBSERVED once it can be; an entry that could be
     observed and no longer can is CHANGED.
     """
-    for name in sorted(expected.keys() | seen.keys()):
-        accepted, now = expected.get(name, (None,)), seen.get(name)
+    for name in sorted(expected.keys() | observed.keys()):
+        accepted, now = expected.get(name, (None,)), observed.get(name)
         if now is None and None in accepted:
             continue
         texts = sorted(text for text in accepted if text is not None)

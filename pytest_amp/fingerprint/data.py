@@ -70,25 +70,25 @@ class Fingerprints:
             return {}
         if _order(short_release(version)) < _order(measured[0]):
             raise ValueError(f"fingerprints of {device_type} are known from torch {measured[0]} on, this is {version}")
-        found: dict[str, set[str | None]] = {}
+        expected: dict[str, set[str | None]] = {}
         around = _around(measured, version)
         # A real device may raise in float32 where a fake one does not, so that its numbers of samples differ.
         plain = without_counts if real else str
         real_around = _around(self.measured[REAL + device_type], version) if real else ()
         for name, places in self.known.items():
-            given = {places.get((device_type, dtype, each)) for each in around}
-            texts = {None if text is None else plain(text) for text in given}
-            own = {places.get((REAL + device_type, dtype, each)) for each in real_around} - {None}
-            if own:
-                texts = own if self.covers(device_type, version, real=True) else own | texts
+            values = {places.get((device_type, dtype, release)) for release in around}
+            texts = {None if text is None else plain(text) for text in values}
+            real_values = {places.get((REAL + device_type, dtype, release)) for release in real_around} - {None}
+            if real_values:
+                texts = real_values if self.covers(device_type, version, real=True) else real_values | texts
             if texts != {None}:
-                found[name] = texts
-        return found
+                expected[name] = texts
+        return expected
 
     def replace(
-        self, device_type: str, dtype: str, version: str, seen: Mapping[str, str], *, part: bool = False
+        self, device_type: str, dtype: str, version: str, observed: Mapping[str, str], *, part: bool = False
     ) -> None:
-        """Replace the fingerprints of ``version`` on a device type, with ``part`` only those of entries in ``seen``.
+        """Replace the fingerprints of ``version`` on a device type, ``part`` only those of entries in ``observed``.
 
         ``real-cuda`` takes the fingerprints of a real device that differ; raises ValueError if the release is not yet
         known for the fake device.
@@ -100,9 +100,9 @@ class Fingerprints:
         releases = {*self.measured.get(device_type, ()), release}
         self.measured[device_type] = sorted(releases, key=_order)
         for name, places in self.known.items():
-            if not part or name in seen:
+            if not part or name in observed:
                 places.pop(place, None)
-        for name, text in seen.items():
+        for name, text in observed.items():
             self.known.setdefault(name, {})[place] = text
         self.known = {name: places for name, places in self.known.items() if places}
 
@@ -110,8 +110,8 @@ class Fingerprints:
 def _around(measured: Sequence[str], version: str) -> tuple[str, str]:
     """Return the measured releases before and after a version: itself twice if measured, at an end the nearest."""
     release = _order(short_release(version))
-    before = [each for each in measured if _order(each) <= release]
-    after = [each for each in measured if _order(each) >= release]
+    before = [release_text for release_text in measured if _order(release_text) <= release]
+    after = [release_text for release_text in measured if _order(release_text) >= release]
     return (before or after)[-1 if before else 0], (after or before)[0 if after else -1]
 
 
@@ -120,13 +120,13 @@ def _around(measured: Sequence[str], version: str) -> tuple[str, str]:
 
 def parse(text: str) -> Fingerprints:
     """Parse the fingerprints in ``text``. Raises ValueError naming the malformed line."""
-    found = Fingerprints()
+    fingerprints = Fingerprints()
     for number, line in enumerate(text.splitlines(), 1):
         if not line or line.startswith("#"):
             continue
         if line.startswith(_MEASURED):
             device_type, *releases = line.removeprefix(_MEASURED).split()
-            found.measured[device_type] = releases
+            fingerprints.measured[device_type] = releases
             continue
         head, colon, fingerprint = line.partition(": ")
         name, *where = head.split()
@@ -134,12 +134,12 @@ def parse(text: str) -> Fingerprints:
             raise ValueError(f"{DATA_FILE}, line {number}: {line!r} is no NAME WHERE: FINGERPRINT")
         fingerprint, comment, reason = fingerprint.partition(_REASON)
         if comment:
-            found.reasons[name, _devices(where)] = reason
-        for place in _places(where, found.measured, f"{DATA_FILE}, line {number}"):
-            if place in found.known.setdefault(name, {}):
+            fingerprints.reasons[name, _devices(where)] = reason
+        for place in _places(where, fingerprints.measured, f"{DATA_FILE}, line {number}"):
+            if place in fingerprints.known.setdefault(name, {}):
                 raise ValueError(f"{DATA_FILE}, line {number}: {name} on {'-'.join(place)} is given twice")
-            found.known[name][place] = fingerprint
-    return found
+            fingerprints.known[name][place] = fingerprint
+    return fingerprints
 
 
 def _devices(where: Sequence[str]) -> str:
@@ -149,7 +149,7 @@ def _devices(where: Sequence[str]) -> str:
 
 
 def _places(where: Sequence[str], measured: Mapping[str, Sequence[str]], line: str) -> Iterable[Place]:
-    devices: list[str] = [each for each in measured if not each.startswith(REAL)]
+    devices: list[str] = [device for device in measured if not device.startswith(REAL)]
     dtypes: list[str] = list(DTYPES)
     bounds: dict[str, str] = {}
     for word in where:
@@ -158,7 +158,7 @@ def _places(where: Sequence[str], measured: Mapping[str, Sequence[str]], line: s
             bounds[key] = value
         elif word in DTYPES:
             dtypes = [word]
-        elif all(each in measured for each in word.split(",")):
+        elif all(device in measured for device in word.split(",")):
             devices = word.split(",")
         else:
             raise ValueError(f"{line}: {word!r} is no device, no dtype, and no since= or until=")
@@ -232,10 +232,10 @@ def _lines(places: Mapping[Place, str], measured: Mapping[str, Sequence[str]]) -
     for (_, content), group in by_content.items():
         where = "" if set(group) == everywhere else f" {','.join(group)}"
         same = len(set(content)) == 1
-        for dtype, found in (
+        for dtype, actual in (
             [("", content[0])] if same else [(f" {d}", c) for d, c in zip(DTYPES, content, strict=True)]
         ):
-            for since, until, text in found:
+            for since, until, text in actual:
                 bounds = (f" since={since}" if since else "") + (f" until={until}" if until else "")
                 yield f"{where}{dtype}{bounds}", text
 
@@ -243,11 +243,11 @@ def _lines(places: Mapping[Place, str], measured: Mapping[str, Sequence[str]]) -
 def _segments(places: Mapping[Place, str], device: str, dtype: str, releases: Sequence[str]) -> Iterable[_Segment]:
     column = [(release, places.get((device, dtype, release))) for release in releases]
     for text, group in itertools.groupby(column, key=lambda cell: cell[1]):
-        held = [release for release, _ in group]
+        releases_of_group = [release for release, _ in group]
         if text is not None:
             yield (
-                None if held[0] == releases[0] else held[0],
-                None if held[-1] == releases[-1] else held[-1],
+                None if releases_of_group[0] == releases[0] else releases_of_group[0],
+                None if releases_of_group[-1] == releases[-1] else releases_of_group[-1],
                 text,
             )
 

@@ -83,8 +83,8 @@ class ModuleCall:
     def prepare(self) -> Prepare:
         """Build the module, and return a function that converts it and binds its arguments."""
         seed()
-        given = self.sample.constructor
-        module = self.module(*given.args, **given.kwargs).train(self.training)
+        constructor = self.sample.constructor
+        module = self.module(*constructor.args, **constructor.kwargs).train(self.training)
         if any(map(is_lazy, module.parameters())):
             module(*self.sample.forward.args, **self.sample.forward.kwargs)  # initializes its lazy parameters
         module.requires_grad_(requires_grad=False)
@@ -125,10 +125,10 @@ def operator_samples(name: str) -> list[Sample] | str:
     if dtype is None:
         return f"{NOT}takes none of float32, int64, complex64 and bool on a CPU"
     try:
-        made = samples_of(entry, dtype)
+        result = samples_of(entry, dtype)
     except Exception as error:  # noqa: BLE001  # whatever torch's test code raises
         return f"{NOT}no sample arguments, {type(error).__name__}"
-    return made or f"{NOT}no sample arguments"
+    return result or f"{NOT}no sample arguments"
 
 
 @functools.cache  # a call is the same object for both precisions: see _PLAIN
@@ -140,19 +140,19 @@ def calls_of(name: str, device_name: str) -> Sequence[Call] | str:
     device = find_device(device_name)
     operators, modules = testing.operator_entries(), testing.module_entries()
     if name in operators:
-        made = operator_samples(name)
-        if isinstance(made, str):
-            return made
-        return [OperatorCall(operators[name].function, sample, device) for sample in made]
+        result = operator_samples(name)
+        if isinstance(result, str):
+            return result
+        return [OperatorCall(operators[name].function, sample, device) for sample in result]
     if name not in modules:
         raise LookupError(f"torch {torch.__version__} tests no {name}")
     calls: list[Call] = []
     for training in (True, False):
         try:
-            given = module_samples_of(modules[name], training=training)
+            samples = module_samples_of(modules[name], training=training)
         except Exception as error:  # noqa: BLE001  # whatever torch's test code raises
             return f"{NOT}no sample arguments, {type(error).__name__}"
-        calls += [ModuleCall(modules[name].module, sample, device, training) for sample in given]
+        calls += [ModuleCall(modules[name].module, sample, device, training) for sample in samples]
     return calls or f"{NOT}no sample arguments"
 
 
@@ -174,8 +174,8 @@ def patterns_of(calls: Iterable[Call], device: Device, low: torch.dtype) -> tupl
             if off_full in (ERROR, UNSEEN, BANNED):
                 failed = failed or reason
                 continue
-            others = (_How(low, enabled=False), _How(full, enabled=True), _How(low, enabled=True))
-            patterns.append(str(Calls(off_full, *(_outcome(call, device, low, how)[0] for how in others))))
+            further = (_How(low, enabled=False), _How(full, enabled=True), _How(low, enabled=True))
+            patterns.append(str(Calls(off_full, *(_outcome(call, device, low, how)[0] for how in further))))
     return patterns, failed
 
 
@@ -275,10 +275,10 @@ def _moved_leaf(leaf: Any, *, device: Device, dtype: torch.dtype) -> Any:
 
 
 def _moved_tensor(tensor: torch.Tensor, device: Device, dtype: torch.dtype) -> torch.Tensor:
-    wanted = dtype if tensor.dtype == torch.float32 else tensor.dtype
+    expected = dtype if tensor.dtype == torch.float32 else tensor.dtype
     if device.kind is DeviceKind.FAKE:
         # A fake tensor is created on its device: moving it there would need the device.
         if tensor.layout != torch.strided:
             raise _NoFake(f"{tensor.layout} tensors")
-        return torch.empty_strided(tensor.size(), tensor.stride(), dtype=wanted, device=device.torch_device)
-    return tensor.detach().clone().to(device.torch_device, wanted)
+        return torch.empty_strided(tensor.size(), tensor.stride(), dtype=expected, device=device.torch_device)
+    return tensor.detach().clone().to(device.torch_device, expected)

@@ -26,11 +26,11 @@ def _counts(known: Fingerprints) -> Iterable[str]:
         real = device.startswith(REAL)
         expected = known.expected(device.removeprefix(REAL), DTYPES[0], releases[-1], real=real)
         texts = {name: next(text for text in of if text is not None) for name, of in expected.items()}
-        seen = [name for name, text in texts.items() if not text.startswith(NOT)]
-        modules = sum(name.startswith(_MODULE) and not name.startswith(_FUNCTION) for name in seen)
+        observed = [name for name, text in texts.items() if not text.startswith(NOT)]
+        modules = sum(name.startswith(_MODULE) and not name.startswith(_FUNCTION) for name in observed)
         why = Counter(text.removeprefix(NOT) for text in texts.values() if text.startswith(NOT))
         left = "; ".join(f"{number} {reason}" for reason, number in why.most_common())
-        yield f"| {device} | {releases[-1]} | {len(seen) - modules} | {modules} | {left} |"
+        yield f"| {device} | {releases[-1]} | {len(observed) - modules} | {modules} | {left} |"
 
 
 def _disagreements(known: Fingerprints) -> Iterable[str]:

@@ -50,15 +50,15 @@ def module_samples_of(entry: ModuleEntry, *, training: bool) -> list[ModuleSampl
 
 def chosen(samples: Sequence[_Sample], limit: int) -> list[_Sample]:
     """Select at most ``limit`` samples: one of each kind of arguments, then one of each that differs in integers."""
-    taken: dict[int, _Sample] = {}
+    selected: dict[int, _Sample] = {}
     for with_integers in (False, True):
-        seen = set()
+        observed = set()
         for index, sample in enumerate(samples):
             kind = _kind(_arguments(sample), with_integers=with_integers)
-            if kind not in seen and len(taken) < limit:
-                taken[index] = sample
-            seen.add(kind)
-    return [taken[index] for index in sorted(taken)]
+            if kind not in observed and len(selected) < limit:
+                selected[index] = sample
+            observed.add(kind)
+    return [selected[index] for index in sorted(selected)]
 
 
 def _arguments(sample: Sample | ModuleSample) -> Any:
@@ -83,7 +83,7 @@ def _kind(value: Any, *, with_integers: bool) -> Any:
 
 
 def _kinds(values: Iterable[Any], *, with_integers: bool) -> tuple[Any, ...]:
-    return tuple(_kind(each, with_integers=with_integers) for each in values)
+    return tuple(_kind(value, with_integers=with_integers) for value in values)
 
 
 def _orientation(shape: Sequence[int]) -> int:

@@ -46,12 +46,12 @@ class FingerprintSweep:
         place = _place(device)
         if place not in self._entries:
             try:
-                found = self._process(device).ask({"device": device.name}, "the list of operators")
+                actual = self._process(device).ask({"device": device.name}, "the list of operators")
             except ExaminationFailed as failed:
                 raise NoEntries(str(failed)) from None
-            if "unavailable" in found:
-                raise NoEntries(found["unavailable"])
-            self._entries[place] = (*found["operators"], *found["modules"])
+            if "unavailable" in actual:
+                raise NoEntries(actual["unavailable"])
+            self._entries[place] = (*actual["operators"], *actual["modules"])
         return self._entries[place]
 
     def fingerprint(self, name: str, device: Device, dtype_name: str) -> str:
@@ -73,8 +73,8 @@ class FingerprintSweep:
         patterns: list[str] = []
         lost: list[str] = []
         for number in range(count):
-            found, how = _try(process, {**request, "sample": number}, name)
-            patterns += found
+            actual, how = _try(process, {**request, "sample": number}, name)
+            patterns += actual
             lost += [f"{where}, sample {number}: it {how}"] if how else []
             if len(lost) == LOSSES:
                 break
@@ -102,10 +102,10 @@ def _place(device: Device) -> str:
 def _try(process: Isolated, request: dict[str, Any], name: str) -> tuple[list[str], str]:
     """Return the patterns of one sample, and how it crashed the process, if it did."""
     try:
-        found = str(process.ask(request, name))
+        actual = str(process.ask(request, name))
     except ProcessLost as loss:
         return [], loss.how
-    return [] if found.startswith(NOT) else found.split("; "), ""
+    return [] if actual.startswith(NOT) else actual.split("; "), ""
 
 
 def _ending(process: Isolated) -> str:

@@ -63,9 +63,9 @@ def shipped() -> tuple[Row, ...]:
     return loads(text, "floors.json")
 
 
-def calibrated(key: Key, own: Iterable[Row] = ()) -> Row | None:
-    """Return the row for a key, the user's ``own`` before the shipped one; None if it was not calibrated."""
-    return next((row for row in (*own, *shipped()) if row.key == key), None)
+def calibrated(key: Key, users_rows: Iterable[Row] = ()) -> Row | None:
+    """Return the row for a key, the user's ``users_rows`` before the shipped ones; None if it was not calibrated."""
+    return next((row for row in (*users_rows, *shipped()) if row.key == key), None)
 
 
 def loads(text: str, name: str) -> tuple[Row, ...]:
@@ -84,8 +84,8 @@ def _row(item: object, name: str) -> Row:
     if not isinstance(item, dict) or not item.keys() <= types.keys() or not types.keys() - {"reason"} <= item.keys():
         raise FloorsError(f"{name}: a floor has {', '.join(types)}; got {str(item)[:80]}")
     for key, value in item.items():
-        wanted = (int, float) if types[key] == "float" else int if types[key] == "int" else (str, type(None))
-        if not isinstance(value, wanted) or isinstance(value, bool):
+        expected = (int, float) if types[key] == "float" else int if types[key] == "int" else (str, type(None))
+        if not isinstance(value, expected) or isinstance(value, bool):
             raise FloorsError(f"{name}: {key} is {value!r}")
     row = Row(**item)
     if not 0 < row.floor <= row.median < math.inf or row.sessions < 1 or row.kind not in SHARES:
@@ -116,8 +116,8 @@ def merged(old: Sequence[Row], new: Sequence[Row], reason: str | None) -> tuple[
             f"{first.floor:g}; valid: with a reason (--reason), which is kept in the file"
         )
     fallen = {row.key for row in lowered}
-    given = [Row(**{**asdict(row), "reason": reason}) if row.key in fallen else row for row in new]
-    return tuple((before | {row.key: row for row in given}).values())
+    updated = [Row(**{**asdict(row), "reason": reason}) if row.key in fallen else row for row in new]
+    return tuple((before | {row.key: row for row in updated}).values())
 
 
 def read(path: Path) -> tuple[Row, ...]:

@@ -114,4 +114,4 @@ FP16 = Format("fp16", "float16", 5, 10)
 FLOAT8_E4M3FN = Format("float8_e4m3fn", "float8_e4m3fn", 4, 3, infinities=False)
 FLOAT8_E5M2 = Format("float8_e5m2", "float8_e5m2", 5, 2)
 
-FORMATS = {each.name: each for each in (FP32, TF32, BF16, FP16, FLOAT8_E4M3FN, FLOAT8_E5M2)}
+FORMATS = {form.name: form for form in (FP32, TF32, BF16, FP16, FLOAT8_E4M3FN, FLOAT8_E5M2)}

@@ -35,7 +35,7 @@ def neighbours(form: Format) -> Neighbours:
     narrow = ties.astype(np.float32)
     narrow = narrow[narrow.astype(np.float64) == ties]
     down, up = np.nextafter(narrow, np.float32(0)), np.nextafter(narrow, np.float32(np.inf))
-    return Neighbours(*(_both_signs(each) for each in (narrow, down, up)))
+    return Neighbours(*(_both_signs(values) for values in (narrow, down, up)))
 
 
 def _both_signs(values: np.ndarray[tuple[int, ...], np.dtype[np.float32]]) -> Doubles:

@@ -20,16 +20,16 @@ def product_of(values: Sequence[float], device: torch.device, dtype: torch.dtype
     left = torch.eye(SIZE, device=device, dtype=dtype)
     right = torch.zeros(SIZE, SIZE, device=device, dtype=dtype)
     right[: len(values), 0] = torch.tensor(values, dtype=torch.float64).to(dtype).to(device)
-    found: list[float] = (left @ right)[: len(values), 0].double().tolist()
-    return found
+    values_of_product: list[float] = (left @ right)[: len(values), 0].double().tolist()
+    return values_of_product
 
 
 def visible_bits(device: torch.device, dtype: torch.dtype) -> int:
     """Count the mantissa bits of its inputs that a product uses: the largest ``bits`` that keep 1 + 2**-bits exact."""
     candidates = list(range(1, 24))
-    found = product_of([1 + 2.0**-bits for bits in candidates], device, dtype)
-    seen = [bits for bits, value in zip(candidates, found, strict=True) if value == 1 + 2.0**-bits]
-    return max(seen, default=0)
+    sums = product_of([1 + 2.0**-bits for bits in candidates], device, dtype)
+    visible = [bits for bits, value in zip(candidates, sums, strict=True) if value == 1 + 2.0**-bits]
+    return max(visible, default=0)
 
 
 def survives(exponent: int, device: torch.device, dtype: torch.dtype, *, rows: int = SIZE) -> bool:

@@ -39,7 +39,7 @@ class Census:
         rows = []
         for name, casts in (("forward", self.forward), ("backward", self.backward)):
             counts = Counter(casts)
-            for cast, count in sorted(counts.items(), key=lambda each: -each[0].bytes * each[1]):
+            for cast, count in sorted(counts.items(), key=lambda row: -row[0].bytes * row[1]):
                 what = f"{cast.source} to {cast.target}"
                 rows.append((name, cast.of or "a tensor", what, str(count), in_bytes(cast.bytes * count)))
         return as_table(("pass", "of", "cast", "count", "bytes"), rows)
@@ -65,17 +65,17 @@ def check_casts(case: Case, where: Conditions, observe: Observe, *, most: int | 
 
     See ``Amp.check_casts``. Raises AmpFailure.
     """
-    found = {}
+    censuses = {}
     for cache in (True, False):
         passes = Passes(case, where)
-        found[cache] = census(passes, passes.amp(cache=cache))
-        _check_by_hand(case, where, found[cache], cache=cache)
-    with_cache = found[True]
+        censuses[cache] = census(passes, passes.amp(cache=cache))
+        _check_by_hand(case, where, censuses[cache], cache=cache)
+    with_cache = censuses[True]
     for cache, name in ((True, ""), (False, " without the cache")):
-        each, allowed = found[cache], most if cache else None
-        observe(f"{case.name}/casts{name}", each.count, kind="count", allowed=allowed)
-        observe(f"{case.name}/casts forward{name}", len(each.forward), kind="count")
-        observe(f"{case.name}/bytes cast{name}", each.bytes, kind="count", unit="bytes")
+        census_of_cache, allowed = censuses[cache], most if cache else None
+        observe(f"{case.name}/casts{name}", census_of_cache.count, kind="count", allowed=allowed)
+        observe(f"{case.name}/casts forward{name}", len(census_of_cache.forward), kind="count")
+        observe(f"{case.name}/bytes cast{name}", census_of_cache.bytes, kind="count", unit="bytes")
     if most is not None and with_cache.count > most:
         worst, times = _largest(with_cache)
         raise AmpFailure(
@@ -88,13 +88,13 @@ def check_casts(case: Case, where: Conditions, observe: Observe, *, most: int | 
     return with_cache
 
 
-def _largest(found: Census) -> tuple[Cast, int]:
+def _largest(counted: Census) -> tuple[Cast, int]:
     """Return the kind of cast that moves the most bytes, and its count."""
-    kinds = Counter((*found.forward, *found.backward))
-    return max(kinds.items(), key=lambda each: each[0].bytes * each[1])
+    kinds = Counter((*counted.forward, *counted.backward))
+    return max(kinds.items(), key=lambda row: row[0].bytes * row[1])
 
 
-def _check_by_hand(case: Case, where: Conditions, found: Census, *, cache: bool) -> None:
+def _check_by_hand(case: Case, where: Conditions, counted: Census, *, cache: bool) -> None:
     """Check that autocast makes exactly the casts of manual casts by its rules, each as often."""
     passes = Passes(case, where)
     region = passes.by_hand(cache=cache)
@@ -102,15 +102,17 @@ def _check_by_hand(case: Case, where: Conditions, found: Census, *, cache: bool)
         return
     expected = census(passes, region)
     for name in ("forward", "backward"):
-        made, asked = Counter(getattr(found, name)), Counter(getattr(expected, name))
-        differs = sorted((made - asked) + (asked - made), key=lambda cast: (-cast.bytes, str(cast)))
+        actual, expected_casts = Counter(getattr(counted, name)), Counter(getattr(expected, name))
+        differs = sorted(
+            (actual - expected_casts) + (expected_casts - actual), key=lambda cast: (-cast.bytes, str(cast))
+        )
         if differs:
             first = differs[0]
             raise AmpFailure(
                 f"{case.name} makes other casts than autocast's rules ask for, going {name} under {where}, "
                 f"{'with' if cache else 'without'} the weight cache",
                 label_before="by hand",
-                before=f"{sum(asked.values())} casts; {asked[first]} times {first}",
-                now=where.now(f"{sum(made.values())} casts; {made[first]} times"),
+                before=f"{sum(expected_casts.values())} casts; {expected_casts[first]} times {first}",
+                now=where.now(f"{sum(actual.values())} casts; {actual[first]} times"),
                 likely="a weight's cast is not kept, or an operator casts more than its rule says",
             )

@@ -142,13 +142,15 @@ def _named(saved: Saved) -> str:
 
 def _check_growth(passes: Passes) -> None:
     """Check that memory does not grow from step to step."""
-    held = growth(passes, passes.amp(), steps=STEPS)
-    if len(set(held)) > 1:
+    bytes_alive = growth(passes, passes.amp(), steps=STEPS)
+    if len(set(bytes_alive)) > 1:
         raise AmpFailure(
             f"{passes.case.name} holds more memory after each step under {passes.where}",
             label_before="step 2",
-            before=f"{held[0]} bytes",
-            now=passes.where.now(f"{', '.join(map(str, held[1:]))} bytes after the next {len(held) - 1} steps"),
+            before=f"{bytes_alive[0]} bytes",
+            now=passes.where.now(
+                f"{', '.join(map(str, bytes_alive[1:]))} bytes after the next {len(bytes_alive) - 1} steps"
+            ),
             likely="the cast cache outlives its region, or the model keeps tensors of earlier steps",
         )
 

@@ -88,9 +88,9 @@ def growth(passes: Passes, region: Region, *, steps: int) -> tuple[int, ...]:
     modes.
     """
     held_after = []
-    with live_storages() as held:
+    with live_storages() as alive:
         for _ in range(steps):
             passes.backward(passes.forward(region))
-            held_after.append(sum(held()))
+            held_after.append(sum(alive()))
     passes.forget_gradients()
     return tuple(held_after[1:])

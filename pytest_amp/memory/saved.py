@@ -35,26 +35,26 @@ def saved_bytes(passes: Passes, region: Region) -> Saved:
     Recomputed tensors (``torch.utils.checkpoint``) are not saved; tensors that a custom function saves without
     ``save_for_backward`` are not counted. The backward pass is run, too, so that the graph is freed.
     """
-    own = {_storage(tensor).data_ptr() for tensor in passes.own().values() if _has_storage(tensor)}
+    own_storages = {_storage(tensor).data_ptr() for tensor in passes.own().values() if _has_storage(tensor)}
     # Storages are held until the end of the pass, so that no address is used twice.
-    kept: dict[int, tuple[torch.UntypedStorage, str]] = {}
+    saved: dict[int, tuple[torch.UntypedStorage, str]] = {}
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
         for part in _parts(tensor):
             storage = _storage(part)
-            if storage.data_ptr() not in own and storage.nbytes():
-                kept.setdefault(storage.data_ptr(), (storage, dtype_name(part.dtype)))
+            if storage.data_ptr() not in own_storages and storage.nbytes():
+                saved.setdefault(storage.data_ptr(), (storage, dtype_name(part.dtype)))
         return tensor.detach()  # an output that is saved itself would hold its own graph
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         loss = passes.forward(region)
     by_dtype: Counter[str] = Counter()
-    for storage, dtype in kept.values():
+    for storage, dtype in saved.values():
         by_dtype[dtype] += storage.nbytes()
-    found = Saved(len(kept), dict(sorted(by_dtype.items())))
-    kept.clear()
+    result = Saved(len(saved), dict(sorted(by_dtype.items())))
+    saved.clear()
     passes.backward(loss)
-    return found
+    return result
 
 
 def _has_storage(tensor: torch.Tensor) -> bool:

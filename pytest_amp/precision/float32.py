@@ -94,7 +94,7 @@ class _State:
     def read(cls) -> _State:
         from pytest_amp.torch_private import read_float32_setting
 
-        return cls({each: read_float32_setting(*each) for each in _SETTINGS}, _cudnn_flag(), _matmul_flag())
+        return cls({setting: read_float32_setting(*setting) for setting in _SETTINGS}, _cudnn_flag(), _matmul_flag())
 
     def restore(self) -> None:
         """Restore the settings, then a flag that code inside has written, which changes settings; then these again."""

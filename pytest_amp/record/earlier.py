@@ -25,20 +25,20 @@ def items(observations: Iterable[object], schema: int) -> Iterator[object]:
 
 def upgraded(observations: Iterable[Observation], schema: int) -> tuple[Observation, ...]:
     """Convert the observations of a file with this ``schema`` to the current form."""
-    found = tuple(observations)
+    result = tuple(observations)
     if schema < 2:
-        found = _with_intervals(found)
-    return found if schema >= 3 else _with_one_signature(found)
+        result = _with_intervals(result)
+    return result if schema >= 3 else _with_one_signature(result)
 
 
 def _with_one_signature(observations: tuple[Observation, ...]) -> tuple[Observation, ...]:
     """Replace the shares of an operator's calls by their minimum."""
     least: dict[str, Observation] = {}
-    for observation in (each for each in observations if _is_share_of_a_call(each)):
+    for observation in (candidate for candidate in observations if _is_share_of_a_call(candidate)):
         key = observation.key.rsplit("/", 2)[0] + _SIGNATURE
         if key not in least or _share(observation) < _share(least[key]):
             least[key] = replace(observation, key=key)
-    return (*(each for each in observations if not _is_share_of_a_call(each)), *least.values())
+    return (*(observation for observation in observations if not _is_share_of_a_call(observation)), *least.values())
 
 
 def _is_share_of_a_call(observation: Observation) -> bool:
@@ -56,7 +56,7 @@ def _with_intervals(observations: tuple[Observation, ...]) -> tuple[Observation,
     """Merge each speedup with the ends of its interval."""
     by_key = {observation.key: observation for observation in observations}
     speedups = {}
-    taken = set()
+    merged = set()
     for key, observation in by_key.items():
         ends = [by_key.get(key.removesuffix(_SPEEDUP) + end) for end in (_LOW, _HIGH)]
         values = [end.value for end in ends if end is not None and isinstance(end.value, (int, float))]
@@ -65,5 +65,7 @@ def _with_intervals(observations: tuple[Observation, ...]) -> tuple[Observation,
         low, high = (float(value) for value in values)
         if low <= high:
             speedups[key] = replace(observation, interval=(low, high), better=Better.HIGHER)
-            taken |= {end.key for end in ends if end is not None}
-    return tuple(speedups.get(each.key, each) for each in observations if each.key not in taken)
+            merged |= {end.key for end in ends if end is not None}
+    return tuple(
+        speedups.get(observation.key, observation) for observation in observations if observation.key not in merged
+    )

@@ -94,12 +94,14 @@ class Record:
     @property
     def is_of_one_seed(self) -> bool:
         """Whether it has errors and no spread of any, as files before schema 4."""
-        errors = [each for each in self.observations if each.kind is Kind.ERROR]
-        return bool(errors) and all(each.over_seeds is None for each in errors)
+        errors = [observation for observation in self.observations if observation.kind is Kind.ERROR]
+        return bool(errors) and all(observation.over_seeds is None for observation in errors)
 
     @functools.cached_property
     def _seen(self) -> frozenset[tuple[str, str, tuple[str, str]]]:
-        return frozenset((each.family, each.test, each.target) for each in self.observations)
+        return frozenset(
+            (observation.family, observation.test, observation.target) for observation in self.observations
+        )
 
 
 def dumps(record: Record) -> str:
@@ -115,7 +117,8 @@ def dumps(record: Record) -> str:
         rows = [f"{_line(place)}: {_line([*tests])}" for place, tests in sorted(record.ran.items())]
         text += ',\n "ran": {\n' + ",\n".join(f"  {row}" for row in rows) + "\n }"
     failures = [
-        _line({"key": each.key, "why": each.why}) for each in sorted(record.failures, key=lambda each: each.key)
+        _line({"key": failure.key, "why": failure.why})
+        for failure in sorted(record.failures, key=lambda failure: failure.key)
     ]
     text += ',\n "failures": [\n' + ",\n".join(f"  {line}" for line in failures) + "\n ]"
     text += f',\n "columns": {_line([*table.COLUMNS])}'
@@ -297,9 +300,9 @@ def _failure(item: object) -> Failure:
 def _ran(value: object) -> dict[str, tuple[str, ...]] | None:
     if value is None:
         return None
-    found = {}
+    counts = {}
     for place, tests in value.items() if isinstance(value, dict) else [("", None)]:
         if not isinstance(tests, list) or not all(isinstance(test, str) for test in tests):
             raise ValueError(f"ran is {str(value)[:80]!r}, not lists of tests by place")
-        found[place] = tuple(tests)
-    return found
+        counts[place] = tuple(tests)
+    return counts

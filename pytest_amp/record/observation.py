@@ -179,7 +179,7 @@ def _interval(value: object) -> tuple[float, float] | None:
     """Return two numbers in order, or None; raises ValueError."""
     if value is None:
         return None
-    ends = [_number("interval", each) for each in value] if isinstance(value, list) else []
+    ends = [_number("interval", end) for end in value] if isinstance(value, list) else []
     low, high = ends if len(ends) == 2 else (None, None)
     if low is None or high is None or not low <= high:
         raise ValueError(f"interval is {str(value)[:80]!r}; valid: two numbers, the smaller one first")
@@ -190,21 +190,21 @@ def _over_seeds(value: object) -> tuple[float, ...] | None:
     """Return numbers, or None; raises ValueError."""
     if value is None:
         return None
-    numbers = [_number("over_seeds", each) for each in value] if isinstance(value, list) else []
-    found = tuple(each for each in numbers if each is not None)
-    if not found or len(found) < len(numbers):
+    numbers = [_number("over_seeds", number) for number in value] if isinstance(value, list) else []
+    values = tuple(number for number in numbers if number is not None)
+    if not values or len(values) < len(numbers):
         raise ValueError(f"over_seeds is {str(value)[:80]!r}; valid: numbers")
-    return found
+    return values
 
 
 def deeper_than(limit: int, value: object) -> bool:
     """Return whether lists and objects in ``value`` are nested more than ``limit`` deep."""
     level: list[object] = [value]
     for _ in range(limit + 1):
-        nested = [each for each in level if isinstance(each, (list, dict))]
+        nested = [item for item in level if isinstance(item, (list, dict))]
         if not nested:
             return False
-        level = [inner for each in nested for inner in (each.values() if isinstance(each, dict) else each)]
+        level = [inner for item in nested for inner in (item.values() if isinstance(item, dict) else item)]
     return True
 
 

@@ -24,7 +24,7 @@ _LEAST = 2
 def lines(observations: Iterable[Observation]) -> Iterator[str]:
     """Yield the tables as lines of a JSON list, sorted by family and head, and their rows by key."""
     tables: dict[tuple[str, str], list[Observation]] = {}
-    for observation in sorted(observations, key=lambda each: each.key):
+    for observation in sorted(observations, key=lambda row: row.key):
         tables.setdefault((observation.family, _text(_head(observation))), []).append(observation)
     for number, ((_, head), members) in enumerate(sorted(tables.items()), 1):
         yield f'  {head[:-1]}, "rows": ['
@@ -54,7 +54,7 @@ def _row(observation: Observation) -> list[Value]:
 
 def _rounded(value: Value, digits: int) -> Value:
     if isinstance(value, list):
-        return [_rounded(each, digits) for each in value]
+        return [_rounded(item, digits) for item in value]
     return float(f"{value:.{digits}g}") if isinstance(value, float) else value
 
 
@@ -75,6 +75,11 @@ def items(tables: Iterable[object], columns: tuple[str, ...] = COLUMNS) -> Itera
         for row in rows:
             if not isinstance(row, list) or not _LEAST <= len(row) <= len(columns):
                 raise ValueError(f"a row is {str(row)[:80]!r}; valid: a list of {', '.join(columns)}")
-            key, value, *others = row
-            named = zip(columns[_LEAST:], others, strict=False)
-            yield {"key": key, "value": value, **head, **{name: each for name, each in named if each is not None}}
+            key, value, *rest = row
+            named = zip(columns[_LEAST:], rest, strict=False)
+            yield {
+                "key": key,
+                "value": value,
+                **head,
+                **{name: field_value for name, field_value in named if field_value is not None},
+            }

@@ -79,8 +79,8 @@ def loses(now: str, before: str) -> bool:
     new = _patterns(now)
     return any(
         UNSEEN not in itertools.chain(*old.calls)
-        and all(old != each and old.tells_more(each) for each in new if each.like(old))
-        and any(each.like(old) for each in new)
+        and all(old != candidate and old.tells_more(candidate) for candidate in new if candidate.like(old))
+        and any(candidate.like(old) for candidate in new)
         for old in _patterns(before)
     )
 
@@ -91,18 +91,18 @@ def without_counts(text: str) -> str:
 
 
 def _patterns(text: str) -> list[_Pattern]:
-    found = []
+    patterns = []
     for part in text.split("; "):
         counted = _COUNT.fullmatch(part)
         pattern, count = (counted[1], int(counted[2])) if counted else (part, None)
         off, bar, on = pattern.partition(" | ")
         calls = [*off.split(" "), *((off if on == "=" else on).split(" ") if bar else ())]
-        found.append(_Pattern(tuple(tuple(call.split(",")) for call in calls), count))
-    return found
+        patterns.append(_Pattern(tuple(tuple(call.split(",")) for call in calls), count))
+    return patterns
 
 
-def _covered(patterns: Sequence[_Pattern], others: Sequence[_Pattern]) -> bool:
-    return all(any(pattern.like(other) for other in others) for pattern in patterns)
+def _covered(patterns: Sequence[_Pattern], new_patterns: Sequence[_Pattern]) -> bool:
+    return all(any(pattern.like(other) for other in new_patterns) for pattern in patterns)
 
 
 def _by_count(new: Sequence[_Pattern], old: Sequence[_Pattern]) -> Relation | None:
@@ -137,7 +137,7 @@ def _by_what_is_told(new: Sequence[_Pattern], old: Sequence[_Pattern]) -> Relati
 def _told_for_the_first_time(new: Sequence[_Pattern], old: Sequence[_Pattern]) -> bool:
     """Return whether a partly unobserved pattern of ``old`` matches none of ``new`` that is unobserved there, too."""
     return any(
-        all(each.tells_more(pattern) for each in new if each.like(pattern))
+        all(candidate.tells_more(pattern) for candidate in new if candidate.like(pattern))
         for pattern in old
         if UNSEEN in itertools.chain(*pattern.calls)
     )

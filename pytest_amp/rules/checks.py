@@ -114,14 +114,14 @@ def follow(check: str, overload: str, device: Device, low: torch.dtype, *, rule:
 
 
 def _calls(check: str, overload: str, rule: Rule, low: torch.dtype) -> Iterator[tuple[Sample, Variation]]:
-    made = samples(overload)
+    built = samples(overload)
     if check != "hand_cast":
-        yield from each_variation(overload, made, low, *CHECKS[check])
+        yield from each_variation(overload, built, low, *CHECKS[check])
         return
-    made = made + further_samples(overload)
-    yield from each_variation(overload, made, low, *CHECKS[check])
-    if made and rule.own_kernel is None:
-        yield from unusual(overload, made, rule.name, low)
+    built = built + further_samples(overload)
+    yield from each_variation(overload, built, low, *CHECKS[check])
+    if built and rule.own_kernel is None:
+        yield from unusual(overload, built, rule.name, low)
 
 
 @dataclass(frozen=True)
@@ -150,30 +150,30 @@ class _Follower:
 
     def _different_calls(self, outcome: CallOutcome, prediction: CallOutcome) -> str | None:
         if self.rule.own_kernel is not None:
-            ours, theirs = received(outcome, self.overload), received(prediction, self.overload)
-            same = ours is None or ours == theirs
-            return None if same else f"it received {_listed(ours)}, by hand {_listed(theirs)}"
+            actual, predicted = received(outcome, self.overload), received(prediction, self.overload)
+            same = actual is None or actual == predicted
+            return None if same else f"it received {_listed(actual)}, by hand {_listed(predicted)}"
         if fits(prediction, outcome):
             return None
         return f"{_shown(outcome)}, by hand {_shown(prediction)}"
 
     def _different_values(self, sample: Sample, variation: Variation) -> str | None:
         with scope(self.device, variation):
-            given, fresh, untouched = (variation.invocation(self.overload, sample, self.device) for _ in range(3))
+            invocation, fresh, untouched = (variation.invocation(self.overload, sample, self.device) for _ in range(3))
             with torch.enable_grad():  # as users call it, without a recorder
                 with self.device.autocast(self.low):
-                    ours = _results(given)
+                    actual = _results(invocation)
                 self.device.synchronize()
-                theirs = _results(self._cast(fresh))
-            changed = [index for index, (a, b) in enumerate(_pairs(given, untouched)) if not same_bits(a, b)]
+                predicted = _results(self._cast(fresh))
+            changed = [index for index, (a, b) in enumerate(_pairs(invocation, untouched)) if not same_bits(a, b)]
         if changed:
             return f"floating argument {changed[0]} was written to"
-        if isinstance(ours, str) or isinstance(theirs, str):
-            return None if ours == theirs else f"gives {ours!r}, by hand {theirs!r}"
-        if ours.keys() != theirs.keys():
-            return f"gives tensors at {sorted(ours)}, by hand at {sorted(theirs)}"
-        for index, a in ours.items():
-            b = theirs[index]
+        if isinstance(actual, str) or isinstance(predicted, str):
+            return None if actual == predicted else f"gives {actual!r}, by hand {predicted!r}"
+        if actual.keys() != predicted.keys():
+            return f"gives tensors at {sorted(actual)}, by hand at {sorted(predicted)}"
+        for index, a in actual.items():
+            b = predicted[index]
             if index not in sample.undefined and not same_bits(a, b):
                 return f"result {index} differs from the one by hand in {_count_different(a, b)}"
         return None
@@ -214,8 +214,8 @@ def _results(call: Invocation | None) -> dict[int, torch.Tensor] | str:
 
 def _leaves(result: Any) -> Iterator[Any]:
     if isinstance(result, (list, tuple)):
-        for each in result:
-            yield from _leaves(each)
+        for item in result:
+            yield from _leaves(item)
     else:
         yield result
 

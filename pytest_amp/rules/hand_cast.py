@@ -37,14 +37,14 @@ class Invocation:
 
     def tensors(self) -> list[torch.Tensor]:
         """Return the tensors among the arguments, including those in lists, in order."""
-        found: list[torch.Tensor] = []
+        tensors: list[torch.Tensor] = []
 
         def keep(tensor: torch.Tensor) -> torch.Tensor:
-            found.append(tensor)
+            tensors.append(tensor)
             return tensor
 
         self.mapped(keep)
-        return found
+        return tensors
 
     def floats(self) -> list[torch.Tensor]:
         """Return the floating tensors among the arguments, in order."""
@@ -61,7 +61,7 @@ def _mapped(change: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return change(value)
     if isinstance(value, (list, tuple)):
-        return type(value)(_mapped(change, each) for each in value)
+        return type(value)(_mapped(change, item) for item in value)
     return value
 
 
@@ -149,8 +149,8 @@ def _with_dtype(rule: RuleName, call: Invocation, unchanged: Plan) -> Plan:
 def _left_out(call: Invocation) -> dict[str, Any]:
     """Return the defaults of the arguments that ``call`` omits: the overload with a dtype has no defaults for them."""
     overload = torch_private.find_overload(call.overload)
-    given = [*torch_private.arguments_of(overload)][: len(call.arguments)]
-    return {name: value for name, value in torch_private.defaults_of(overload).items() if name not in given}
+    names = [*torch_private.arguments_of(overload)][: len(call.arguments)]
+    return {name: value for name, value in torch_private.defaults_of(overload).items() if name not in names}
 
 
 def promoted(call: Invocation, *, device_type: str, dtype: torch.dtype) -> torch.dtype:
@@ -161,9 +161,9 @@ def promoted(call: Invocation, *, device_type: str, dtype: torch.dtype) -> torch
     """
     current = dtype
     kinds = torch_private.arguments_of(torch_private.find_overload(call.overload))
-    given = {**dict(zip(kinds, call.arguments, strict=False)), **call.keywords}
-    asked = tuple(value for name, value in given.items() if kinds[name] != "Optional[Tensor]")
-    for tensor in Invocation(call.overload, asked, {}).floats():
+    arguments = {**dict(zip(kinds, call.arguments, strict=False)), **call.keywords}
+    tensors = tuple(value for name, value in arguments.items() if kinds[name] != "Optional[Tensor]")
+    for tensor in Invocation(call.overload, tensors, {}).floats():
         if not is_eligible(tensor, device_type):
             continue
         if torch.float32 in (current, tensor.dtype):

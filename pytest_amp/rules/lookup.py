@@ -24,10 +24,10 @@ def matching(spec: Spec, pattern: str) -> list[str]:
     ``softmax`` matches all overloads of softmax, such as ``softmax.int``, but not ``log_softmax``; ``*norm*`` matches
     all names that contain norm.
     """
-    wanted = pattern.removeprefix("torch.").removeprefix("aten::")
+    name_pattern = pattern.removeprefix("torch.").removeprefix("aten::")
     names = {_short(name) for rules in spec.rules.values() for name in rules}
-    found = [name for name in names if any(fnmatch.fnmatchcase(text, wanted) for text in (name, _packet(name)))]
-    return sorted(found, key=lambda name: (name.lstrip("_"), name))
+    matches = [name for name in names if any(fnmatch.fnmatchcase(text, name_pattern) for text in (name, _packet(name)))]
+    return sorted(matches, key=lambda name: (name.lstrip("_"), name))
 
 
 def turns(spec: Spec, overload: str, device_type: str) -> tuple[Rule, ...]:

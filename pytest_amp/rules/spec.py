@@ -166,11 +166,11 @@ def parse_spec(text: str) -> Spec:
             name = _text(row, "name", where=f"an operator of group {title!r}")
             overload = name if "::" in name else f"aten::{name}"
             where = f"operator {name}"
-            own = _fields(row, known=("name", *device_types), where=where)
+            fields = _fields(row, known=("name", *device_types), where=where)
             for device_type in (key for key in row if key in device_types):
                 if overload in rules[device_type]:
                     raise ValueError(f"{SPEC_FILE}: {where}: {device_type} is given twice")
-                defaults = {"source": sources[device_type], **common, **own}
+                defaults = {"source": sources[device_type], **common, **fields}
                 rules[device_type][overload] = _rules(row[device_type], defaults, where=where, field=device_type)
     for device_type, releases in _table({"earlier": {}, **data}, "earlier", where="the file").items():
         for release, names in releases.items():
@@ -192,23 +192,23 @@ def _came_in(release: str, names: Any, rules: dict[str, tuple[Rule, ...]], *, wh
         overload = name if "::" in name else f"aten::{name}"
         if overload not in rules or rules[overload][0].since is not None:
             raise ValueError(f"{SPEC_FILE}: {where}: {name!r} has no rule, or one that came later")
-        first, *others = rules[overload]
-        rules[overload] = (replace(first, since=release), *others)
+        first, *further = rules[overload]
+        rules[overload] = (replace(first, since=release), *further)
 
 
 def _rules(value: Any, defaults: Mapping[str, str], *, where: str, field: str) -> tuple[Rule, ...]:
     values = value if isinstance(value, list) else [value]
     rules = []
-    for each in values:
-        table = {"rule": each} if isinstance(each, str) else each
+    for entry in values:
+        table = {"rule": entry} if isinstance(entry, str) else entry
         if not isinstance(table, dict):
-            raise ValueError(f"{SPEC_FILE}: {where}: {field} = {each!r} is no rule and no table")
-        own = _fields(table, known=("rule",), where=f"{where}: {field}")
+            raise ValueError(f"{SPEC_FILE}: {where}: {field} = {entry!r} is no rule and no table")
+        fields = _fields(table, known=("rule",), where=f"{where}: {field}")
         named = _text(table, "rule", where=f"{where}: {field}")
         valid = [name.value for name in RuleName if name is not RuleName.NONE]
         if named not in valid:
             raise ValueError(f"{SPEC_FILE}: {where}: {field} = {named!r} is no rule; valid: {', '.join(valid)}")
-        rules.append(Rule(RuleName(named), **{**defaults, **own}))
+        rules.append(Rule(RuleName(named), **{**defaults, **fields}))
     return tuple(rules)
 
 
@@ -248,6 +248,6 @@ def _table(table: Mapping[str, Any], key: str, *, where: str) -> dict[str, Any]:
 
 def _list(table: Mapping[str, Any], key: str, *, where: str) -> list[Any]:
     value = table.get(key)
-    if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
+    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
         raise ValueError(f"{SPEC_FILE}: {where}: {key} is no list of tables")
     return value

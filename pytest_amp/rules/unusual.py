@@ -28,7 +28,7 @@ _OTHER: dict[str, Callable[[Any], tuple[Any, ...]]] = {
     "int": lambda usual: (usual + 1,),
     "float": lambda usual: (usual + 0.5, 0.0),
     "number": lambda usual: (usual + 0.5, 0),
-    "List[int]": lambda usual: ([each + 1 for each in usual],),
+    "List[int]": lambda usual: ([item + 1 for item in usual],),
     "Optional[bool]": lambda usual: (not usual,),
     "Optional[int]": lambda _: (2,),
     "Optional[float]": lambda _: (0.5,),
@@ -48,12 +48,16 @@ _MEMORY_FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
 def unusual(
-    overload: str, made: Sequence[Sample], rule: RuleName, low: torch.dtype
+    overload: str, samples: Sequence[Sample], rule: RuleName, low: torch.dtype
 ) -> Iterator[tuple[Sample, Variation]]:
-    """Yield each unusual call of a qualified overload, in dtypes that ``rule`` casts; ``made`` are its samples."""
-    sample = made[0]
+    """Yield each unusual call of a qualified overload, in dtypes that ``rule`` casts; ``samples`` are its samples."""
+    sample = samples[0]
     telling, silent = _telling(rule, sample, low), _silent(rule, sample, low)
-    for what, changed in (*_changed(sample), *_channels_last(made), *_with_other_options(overload, sample, pairs=True)):
+    for what, changed in (
+        *_changed(sample),
+        *_channels_last(samples),
+        *_with_other_options(overload, sample, pairs=True),
+    ):
         yield changed, Variation(f"{_listed(telling)}, {what}", telling, faked=True)
     for what, changed in _with_other_options(overload, sample):
         yield changed, Variation(f"{_listed(silent)}, {what}", silent, faked=True)
@@ -98,24 +102,24 @@ def _mapped(sample: Sample, change: Callable[[torch.Tensor], torch.Tensor]) -> S
     return replace(sample, arguments=call.arguments, keywords=call.keywords)
 
 
-def _channels_last(made: Sequence[Sample]) -> Iterator[tuple[str, Sample]]:
+def _channels_last(samples: Sequence[Sample]) -> Iterator[tuple[str, Sample]]:
     """Yield the first sample with images or volumes, in channels-last memory format."""
 
     def change(x: torch.Tensor) -> torch.Tensor:
         memory_format = _MEMORY_FORMATS.get(x.dim())
         return x if memory_format is None else x.contiguous(memory_format=memory_format)
 
-    for sample in made:
+    for sample in samples:
         if any(x.dim() in _MEMORY_FORMATS for x in call_of(sample).floats()):
             yield "channels last", _mapped(sample, change)
             return
 
 
-def _resized(x: torch.Tensor, length: int, wanted: int) -> torch.Tensor:
+def _resized(x: torch.Tensor, length: int, new_length: int) -> torch.Tensor:
     """Return a tensor on the meta device: it has a size, but no elements."""
     if x.dim() == 0 or x.shape[0] != length:
         return x
-    return torch.empty(wanted, *x.shape[1:], dtype=x.dtype, device="meta")
+    return torch.empty(new_length, *x.shape[1:], dtype=x.dtype, device="meta")
 
 
 @dataclass(frozen=True)
@@ -151,10 +155,10 @@ def _options(overload: str, sample: Sample) -> Iterator[_Option]:
     function = torch_private.find_overload(overload)
     defaults = torch_private.defaults_of(function)
     for index, (name, kind) in enumerate(torch_private.arguments_of(function).items()):
-        given = index < len(sample.arguments)
-        usual = sample.arguments[index] if given else sample.keywords.get(name, defaults.get(name))
+        is_positional = index < len(sample.arguments)
+        usual = sample.arguments[index] if is_positional else sample.keywords.get(name, defaults.get(name))
         values: tuple[Any, ...]
-        if name == "dim" and given:
+        if name == "dim" and is_positional:
             values = (_from_the_end(usual, sample),)
         elif name == "reduction":
             values = (0, 2)
@@ -169,6 +173,6 @@ def _options(overload: str, sample: Sample) -> Iterator[_Option]:
 
 def _from_the_end(dim: Any, sample: Sample) -> Any:
     if isinstance(dim, (list, tuple)):
-        return [_from_the_end(each, sample) for each in dim]
+        return [_from_the_end(item, sample) for item in dim]
     tensors = call_of(sample).tensors()
     return dim - tensors[0].dim() if isinstance(dim, int) and tensors and dim >= 0 else dim

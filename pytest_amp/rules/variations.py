@@ -88,8 +88,15 @@ def explicit_dtype(overload: str, sample: Sample, low: torch.dtype) -> Iterable[
     """Yield explicit dtypes, wider and narrower than autocast's choice; nothing without a dtype argument."""
     argument = dtype_argument(overload)
     if argument is not None:
-        for given, dtype in ((torch.float32, torch.float64), (low, torch.float64), (torch.float32, low), (low, low)):
-            yield Variation(f"{dtype_name(given)}, {argument}={dtype_name(dtype)}", (given,), {argument: dtype})
+        for input_dtype, dtype in (
+            (torch.float32, torch.float64),
+            (low, torch.float64),
+            (torch.float32, low),
+            (low, low),
+        ):
+            yield Variation(
+                f"{dtype_name(input_dtype)}, {argument}={dtype_name(dtype)}", (input_dtype,), {argument: dtype}
+            )
 
 
 def orders(overload: str, sample: Sample, low: torch.dtype) -> Iterable[Variation]:  # noqa: ARG001 - a Vary
@@ -98,7 +105,7 @@ def orders(overload: str, sample: Sample, low: torch.dtype) -> Iterable[Variatio
     for only, rest in ((low, torch.float32), (torch.float32, low)):
         # With two arguments, the second loop would repeat the variations of the first.
         for index in range(count if count > 2 or (count == 2 and only == low) else 0):
-            dtypes = tuple(only if each == index else rest for each in range(count))
+            dtypes = tuple(only if position == index else rest for position in range(count))
             yield Variation(f"only argument {index} {dtype_name(only)}", dtypes)
 
 

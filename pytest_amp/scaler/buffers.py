@@ -32,12 +32,12 @@ _LAYERS = (
 
 def take_spoilt(model: nn.Module) -> list[str]:
     """Return the names of nonfinite buffers, and make them finite, so that each iteration is judged separately."""
-    found = []
+    spoilt_buffers = []
     for name, buffer in model.named_buffers():
         if is_inexact(buffer) and not bool(dense(buffer).isfinite().all()):
-            found.append(name)
+            spoilt_buffers.append(name)
             real_parts(stored_values(buffer)).nan_to_num_(0.0, 0.0, 0.0)
-    return found
+    return spoilt_buffers
 
 
 def expect_buffers(training: Training, model: nn.Module, accepted: Iterable[str]) -> None:
@@ -104,9 +104,9 @@ def _note(training: Training, statistics: Iterable[str]) -> str:
 def _failure(
     training: Training, spoilt: Mapping[str, Sequence[int]], wrong: list[str], unused: list[str], accepted: list[str]
 ) -> AmpFailure:
-    own = [name for name in wrong if not set(spoilt[name]) <= set(training.forward_at)]
-    if own:
-        at = spoilt[own[0]][0]
+    unexpected = [name for name in wrong if not set(spoilt[name]) <= set(training.forward_at)]
+    if unexpected:
+        at = spoilt[unexpected[0]][0]
         likely = f"an overflow of the model's own: none was planted in the forward pass of iteration {at}"
     elif wrong:
         likely = "the forward pass updates them, and skipping cannot undo it; they are no running statistics of torch's"

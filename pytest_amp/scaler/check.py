@@ -61,28 +61,28 @@ def check_scaler(
     if not training.overflow_at or min({*training.overflow_at, *training.forward_at}) < 1:
         raise Misuse("overflow_at names the iterations in which to plant overflow: one at least, none before 1")
     try:
-        scale, seen = _run(training, spoilt)
+        scale, observed = _run(training, spoilt)
     except RefusedOverflow as refusal:
         training = replace(training, forward_at=())
-        scale, seen = _run(training, spoilt)
-        seen.refused.append(refusal.place)
+        scale, observed = _run(training, spoilt)
+        observed.refused.append(refusal.place)
         note(_refused(training, refusal))
     name = training.case.name
     known = check_buffers(
-        training, seen.spoilt, spoilt, run=lambda: _first(_clean(training), scale)[0], whole=not seen.refused
+        training, observed.spoilt, spoilt, run=lambda: _first(_clean(training), scale)[0], whole=not observed.refused
     )
-    observe(f"{name}/skipped", [str(index) for index, step in enumerate(seen.traced) if step.skipped], kind="state")
-    observe(f"{name}/spoilt buffers", [*seen.spoilt], kind="state")
-    observe(f"{name}/swallowed overflows", [*seen.swallowed], kind="state")
-    observe(f"{name}/refused overflows", [*seen.refused], kind="state")
-    observe(f"{name}/scale", [str(step.scale) for step in seen.traced], kind="state")
+    observe(f"{name}/skipped", [str(index) for index, step in enumerate(observed.traced) if step.skipped], kind="state")
+    observe(f"{name}/spoilt buffers", [*observed.spoilt], kind="state")
+    observe(f"{name}/swallowed overflows", [*observed.swallowed], kind="state")
+    observe(f"{name}/refused overflows", [*observed.refused], kind="state")
+    observe(f"{name}/scale", [str(step.scale) for step in observed.traced], kind="state")
     if known is not None:
         note(known)
-    if seen.low_loss:
+    if observed.low_loss:
         warnings.warn(_low_loss(training), stacklevel=3)
-    if seen.swallowed:
-        warnings.warn(_swallowed(training, seen.swallowed), stacklevel=3)
-    return ScalerTrace(seen.traced)
+    if observed.swallowed:
+        warnings.warn(_swallowed(training, observed.swallowed), stacklevel=3)
+    return ScalerTrace(observed.traced)
 
 
 class _OwnOverflow(Exception):
@@ -107,7 +107,7 @@ def _run(training: Training, spoilt: Collection[str]) -> tuple[float, _Seen]:
 
 def _seen(training: Training, spoilt: Collection[str], steps: int, scale: float, *, again: bool) -> _Seen:
     """Run the iterations and return their results. Raises _OwnOverflow if another run may follow (``again``)."""
-    bad, seen = {*training.overflow_at, *training.forward_at}, _Seen()
+    bad, observed = {*training.overflow_at, *training.forward_at}, _Seen()
     for iteration, step in _guarded(training, steps, scale):
         if again and iteration.index and step.found_inf and iteration.index not in bad:
             raise _OwnOverflow
@@ -115,7 +115,7 @@ def _seen(training: Training, spoilt: Collection[str], steps: int, scale: float,
         if iteration.index == 0:
             expect_buffers(training, iteration.model, spoilt)
             check_region(iteration, again=lambda: _first(_clean(training), scale))
-            seen.low_loss = torch.float16 in iteration.scaler.scaled
+            observed.low_loss = torch.float16 in iteration.scaler.scaled
         check_stale(training.case.name, training.train, iteration)
         if iteration.index == 0 and iteration.seen and not step.found_inf:
             check_parts(training)
@@ -123,11 +123,11 @@ def _seen(training: Training, spoilt: Collection[str], steps: int, scale: float,
         _check_outcome(training, iteration, step)
         _check_scale(training, iteration, step)
         for name in take_spoilt(iteration.model):
-            seen.spoilt.setdefault(name, []).append(iteration.index)
-        seen.traced.append(step)
+            observed.spoilt.setdefault(name, []).append(iteration.index)
+        observed.traced.append(step)
         if iteration.index in training.forward_at and not step.found_inf:
-            seen.swallowed.append(f"{iteration.index} ({iteration.planted_in})")
-    return seen
+            observed.swallowed.append(f"{iteration.index} ({iteration.planted_in})")
+    return observed
 
 
 def _refused(training: Training, refusal: RefusedOverflow) -> str:
@@ -228,25 +228,29 @@ def _distance(training: Training, iteration: Iteration, scale: float) -> float:
 
 def _check_outcome(training: Training, iteration: Iteration, step: TraceStep) -> None:
     name, index = training.case.name, iteration.index
-    wanted = index in training.overflow_at
-    if not iteration.planted and (wanted or index in training.forward_at):
+    overflows = index in training.overflow_at
+    if not iteration.planted and (overflows or index in training.forward_at):
         raise Misuse(
             f"case {name}: no overflow could be planted in iteration {index}: no gradient is accumulated"
-            if wanted
+            if overflows
             else f"case {name}: no module returns a tensor in {training.precision.dtype_name}; forward_at=()"
         )
     if index in training.forward_at:
-        wanted = step.found_inf  # an activation may make it finite again
-    if step.found_inf != wanted or step.skipped != wanted:
+        overflows = step.found_inf  # an activation may make it finite again
+    if step.found_inf != overflows or step.skipped != overflows:
         raise AmpFailure(
             f"{name}, iteration {index}: "
-            + ("an overflow is stepped with" if wanted else "a step is skipped, or does nothing, without an overflow"),
+            + (
+                "an overflow is stepped with"
+                if overflows
+                else "a step is skipped, or does nothing, without an overflow"
+            ),
             label_before="rule",
             before="a step with an inf or NaN among its gradients changes no parameter; every other step does",
             now=f"found inf: {step.found_inf}, skipped: {step.skipped}, scale {step.scale}",
-            site=_lines_of_outcome(training, iteration, is_stepped=wanted),
+            site=_lines_of_outcome(training, iteration, is_stepped=overflows),
             likely="gradients are repaired, replaced or zeroed before the scaler looks at them"
-            if wanted
+            if overflows
             else likely_of_skip(training, iteration, step),
         )
 

@@ -120,12 +120,12 @@ class Iteration:
     @property
     def unscaled_lines(self) -> list[str]:
         """The lines of backward passes that began with something that was not scaled."""
-        return list(dict.fromkeys(each.line for each in self.backwards if not each.is_scaled and each.line))
+        return list(dict.fromkeys(call.line for call in self.backwards if not call.is_scaled and call.line))
 
     @property
     def backward_lines(self) -> list[str]:
         """The lines of all backward passes."""
-        return list(dict.fromkeys(each.line for each in self.backwards if each.line))
+        return list(dict.fromkeys(call.line for call in self.backwards if call.line))
 
 
 @dataclass(frozen=True)

@@ -68,8 +68,8 @@ def make_optimizer(
     """Create the optimizer of an id such as ``Adam, fused``, with ``options``; raises torch's error if it cannot."""
     variant, implementation = variant_of(optimizer), optimizer.partition(", ")[2]
     keywords = {"lr": 0.125, **dict(variant.keywords), **IMPLEMENTATIONS.get(implementation, {}), **options}
-    made: torch.optim.Optimizer = getattr(torch.optim, variant.class_name)(parameters, **keywords)
-    return made
+    instance: torch.optim.Optimizer = getattr(torch.optim, variant.class_name)(parameters, **keywords)
+    return instance
 
 
 def options_of(optimizer: str) -> Iterator[dict[str, object]]:
@@ -97,8 +97,8 @@ def _other(usual: object) -> object:
         return usual + 1
     if isinstance(usual, (int, float)):
         return usual / 2 if usual else 0.25
-    if isinstance(usual, tuple) and all(isinstance(each, float) for each in usual):
-        return tuple(each * 0.75 for each in usual)
+    if isinstance(usual, tuple) and all(isinstance(number, float) for number in usual):
+        return tuple(number * 0.75 for number in usual)
     return None
 
 
@@ -111,16 +111,16 @@ def optimizers_on(device: torch.device) -> tuple[str, ...]:
 @functools.cache
 def candidates(device: torch.device) -> dict[str, str | None]:
     """Return each id whose keywords the optimizer accepts, with the first line of the error of ``step``, if any."""
-    found: dict[str, str | None] = {}
+    reasons: dict[str, str | None] = {}
     for name, variant in VARIANTS.items():
-        made = getattr(torch.optim, variant.class_name, None)
-        if made is None:
+        optimizer_class = getattr(torch.optim, variant.class_name, None)
+        if optimizer_class is None:
             continue
-        keywords = inspect.signature(made).parameters
+        keywords = inspect.signature(optimizer_class).parameters
         kinds = [kind for kind, used in IMPLEMENTATIONS.items() if keywords.keys() >= used.keys()]
         for optimizer in [f"{name}, {kind}" for kind in kinds] or [name]:
-            found[optimizer] = _refusal(optimizer, device, sparse=variant.sparse)
-    return found
+            reasons[optimizer] = _refusal(optimizer, device, sparse=variant.sparse)
+    return reasons
 
 
 def _refusal(optimizer: str, device: torch.device, *, sparse: bool) -> str | None:

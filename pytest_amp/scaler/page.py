@@ -49,7 +49,7 @@ def optimizers(record: Record) -> Iterator[tuple[str, str]]:
             missing = [test for test in HELD if f"test_optimizers::{test}" not in ran]
             if missing:
                 raise ValueError(f"on {device} in {dtype} the record has not all of {', '.join(missing)}")
-            yield device, "\n".join(_optimizers(device, [str(each) for each in observation.value], record))
+            yield device, "\n".join(_optimizers(device, [str(name) for name in observation.value], record))
 
 
 def _optimizers(device: str, checked: list[str], record: Record) -> Iterator[str]:
@@ -64,7 +64,7 @@ def _optimizers(device: str, checked: list[str], record: Record) -> Iterator[str
     for name in VARIANTS:
         only = name in checked
         cells = [_checked(f"{name}, {kind}", checked) for kind in IMPLEMENTATIONS]
-        if not only and not any(each.partition(", ")[0] == name for each in checked):
+        if not only and not any(text.partition(", ")[0] == name for text in checked):
             cells = ["not available"] * len(cells)
         rows.append([name, *(["checked (one implementation)"] + [""] * (len(cells) - 1) if only else cells)])
     yield from _table(["optimizer", *IMPLEMENTATIONS], rows)
@@ -86,9 +86,9 @@ def _table(head: list[str], rows: Iterable[list[str]]) -> Iterator[str]:
 def replaced(page: str, name: str, block: str) -> str:
     """Replace the part of ``page`` between ``<!-- name -->`` and ``<!-- end -->``. Raises ValueError without one."""
     start, end = f"<!-- {name} -->", "<!-- end -->"
-    before, found, rest = page.partition(start)
+    before, marker, rest = page.partition(start)
     _, closed, after = rest.partition(end)
-    if not found or not closed:
+    if not marker or not closed:
         raise ValueError(f"the page has no part between {start} and {end}")
     return f"{before}{start}\n{block}\n{end}{after}"
 
@@ -97,8 +97,8 @@ def main(arguments: list[str]) -> None:
     """Rewrite the page's tables."""
     path = Path(arguments[0])
     page = replaced(path.read_text(encoding="utf-8"), "transitions", transitions())
-    for given in arguments[1:]:
-        for device, table in optimizers(read_record(Path(given))):
+    for name in arguments[1:]:
+        for device, table in optimizers(read_record(Path(name))):
             page = replaced(page, f"optimizers on {device}", table)
     write_whole(page, path, replace=True)
 

@@ -134,9 +134,9 @@ class SideBySide:
         }
         results = scaled[form]()
         factor = self.model.scale()
-        wanted = [float32(x * factor) for x in _INPUTS]
+        expected = [float32(x * factor) for x in _INPUTS]
         for result in results:
-            assert _same(result.tolist(), wanted), self._tell(f"scaled {result.tolist()}", f"{wanted}")
+            assert _same(result.tolist(), expected), self._tell(f"scaled {result.tolist()}", f"{expected}")
 
     def backward(self, lanes: Sequence[int], *, together: bool) -> None:
         """Run a scaled backward through products in the autocast dtype; ``together`` scales a list of the losses."""
@@ -178,14 +178,16 @@ class SideBySide:
             return
         norm = math.sqrt(sum(g * g for g in lane.gradients))
         self.log.append(f"clip norm {lane.name}")
-        found = float(nn.utils.clip_grad_norm_([lane.parameter], norm / 2))
-        assert math.isclose(found, norm, rel_tol=1e-5, abs_tol=2.0**-120), self._tell(f"norm {found}", f"{norm}")
+        norm_of_scaled = float(nn.utils.clip_grad_norm_([lane.parameter], norm / 2))
+        assert math.isclose(norm_of_scaled, norm, rel_tol=1e-5, abs_tol=2.0**-120), self._tell(
+            f"norm {norm_of_scaled}", f"{norm}"
+        )
         assert lane.parameter.grad is not None
         clipped = lane.parameter.grad.flatten().tolist()
         factor = min(1.0, norm / 2 / (norm + 1e-6))
-        wanted = [g * factor for g in lane.gradients]
-        close = all(math.isclose(a, b, rel_tol=1e-5, abs_tol=2.0**-120) for a, b in zip(clipped, wanted, strict=True))
-        assert close, self._tell(f"clipped {clipped}", f"{wanted}")
+        expected = [g * factor for g in lane.gradients]
+        close = all(math.isclose(a, b, rel_tol=1e-5, abs_tol=2.0**-120) for a, b in zip(clipped, expected, strict=True))
+        assert close, self._tell(f"clipped {clipped}", f"{expected}")
         # Not exact, so the gradients are reset to powers of two.
         lane.gradients = [math.copysign(1.0, g) for g in lane.gradients]
         lane.parameter.grad.copy_(torch.tensor(lane.gradients)[:, None])
@@ -230,7 +232,7 @@ class SideBySide:
     def new_scale(self, new: float, form: str) -> None:
         """Call ``update`` with a float, a tensor, an invalid tensor, or an int, which is invalid as well."""
         device = self.device.torch_device
-        given: dict[str, float | torch.Tensor] = {
+        arguments: dict[str, float | torch.Tensor] = {
             "float": new,
             "int": int(new),
             "tensor": torch.tensor(new, device=device),
@@ -240,7 +242,7 @@ class SideBySide:
         usable = form in ("float", "tensor", "int")
         self._both(
             f"update({new}) as {form}",
-            lambda: self.real.update(given[form]),
+            lambda: self.real.update(arguments[form]),
             lambda: self.model.update(int(new) if form == "int" else new, usable=usable),
         )
 
@@ -300,8 +302,8 @@ class SideBySide:
         for lane in self.lanes:
             stages = optimizer_stage(self.real, lane.optimizer), self.model.stage(lane.name).value
             self._agree(*stages)
-            found = list(found_infs(self.real, lane.optimizer).values())
-            self._agree(found, list(self.model.found_inf(lane.name).values()))
+            infs = list(found_infs(self.real, lane.optimizer).values())
+            self._agree(infs, list(self.model.found_inf(lane.name).values()))
             values = lane.parameter.detach().flatten().tolist()
             assert _same(values, lane.values), self._tell(f"{lane.name} = {values}", f"{lane.name} = {lane.values}")
             grad = lane.parameter.grad

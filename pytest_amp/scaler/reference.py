@@ -200,13 +200,13 @@ class ReferenceScaler:
                 self.optimizers[optimizer] = OptimizerState(Stage.READY, _check(gradients))
             else:
                 self.unscale_(optimizer, gradients, fp16=fp16)
-        found = self.optimizers[optimizer].found_inf
-        if not found and not fused:
+        found_inf = self.optimizers[optimizer].found_inf
+        if not found_inf and not fused:
             raise Refused(AssertionError, "No inf checks were recorded for this optimizer")
-        if fused and not found and _check(gradients):
+        if fused and not found_inf and _check(gradients):
             raise Refused(AttributeError, "'int' object has no attribute 'device'")
-        self.optimizers[optimizer] = OptimizerState(Stage.STEPPED, found)
-        return not any(found.values())
+        self.optimizers[optimizer] = OptimizerState(Stage.STEPPED, found_inf)
+        return not any(found_inf.values())
 
     def update(self, new_scale: float | None = None, *, usable: bool = True) -> None:
         """Set the scale, to ``new_scale`` or by the rule, and make every optimizer ready again (``update``).
@@ -225,7 +225,7 @@ class ReferenceScaler:
         if new_scale is not None:
             self.scale_now = float32(new_scale)
         else:
-            checked = [found for kept in self.optimizers.values() for found in kept.found_inf.values()]
+            checked = [is_inf for state in self.optimizers.values() for is_inf in state.found_inf.values()]
             if not checked:
                 raise Refused(AssertionError, "No inf checks were recorded prior to update")
             self.scale_now, self.tracker = self.rule.after(self.scale_now, self.tracker, found_inf=any(checked))

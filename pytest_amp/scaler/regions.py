@@ -17,22 +17,22 @@ if TYPE_CHECKING:
     from pytest_amp.scaler.iteration import Iteration
 
 
-def note(device_type: str, seen: set[torch.dtype]) -> None:
+def note(device_type: str, dtypes: set[torch.dtype]) -> None:
     """Add the autocast dtype of the device type, if autocast is on."""
     if torch.is_autocast_enabled(device_type):
-        seen.add(torch.get_autocast_dtype(device_type))
+        dtypes.add(torch.get_autocast_dtype(device_type))
 
 
 @contextmanager
-def noted_at_calls(device_type: str, seen: dict[torch.dtype, str | None]) -> Iterator[None]:
+def noted_at_calls(device_type: str, dtypes: dict[torch.dtype, str | None]) -> Iterator[None]:
     """Note inside the block the autocast dtype at each call of torch, also within modules, with its first line."""
 
     class Noting(TorchFunctionMode):
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             if torch.is_autocast_enabled(device_type):
                 dtype = torch.get_autocast_dtype(device_type)
-                if dtype not in seen:
-                    seen[dtype] = calling_line()
+                if dtype not in dtypes:
+                    dtypes[dtype] = calling_line()
             return func(*args, **(kwargs or {}))
 
     with Noting():
@@ -41,7 +41,7 @@ def noted_at_calls(device_type: str, seen: dict[torch.dtype, str | None]) -> Ite
 
 @contextmanager
 def noted_in_backward(
-    device_type: str, parameters: Iterable[torch.nn.Parameter], seen: set[torch.dtype]
+    device_type: str, parameters: Iterable[torch.nn.Parameter], dtypes: set[torch.dtype]
 ) -> Iterator[None]:
     """Call ``note`` inside the block where gradients are accumulated, in the autocast state of backward's caller.
 
@@ -49,7 +49,7 @@ def noted_in_backward(
     """
 
     def hook(_parameter: torch.Tensor) -> None:
-        note(device_type, seen)
+        note(device_type, dtypes)
 
     with ExitStack() as hooks:
         for parameter in parameters:
@@ -64,44 +64,44 @@ def check_region(iteration: Iteration, again: Callable[[], object]) -> None:
     ``again`` runs the training step once more, to look within: it is called if the dtype was not seen at the calls.
     Raises AmpFailure.
     """
-    seen, expected = iteration.regions | iteration.operator_regions.keys(), iteration.precision.dtype
-    if expected not in seen:
+    dtypes, expected = iteration.regions | iteration.operator_regions.keys(), iteration.precision.dtype
+    if expected not in dtypes:
         noted: dict[torch.dtype, str | None] = {}
         with noted_at_calls(iteration.device.type, noted):
             again()
-        seen |= noted.keys()
-    failure = _without_region(iteration, seen, expected) or _backward_within(iteration)
+        dtypes |= noted.keys()
+    failure = _without_region(iteration, dtypes, expected) or _backward_within(iteration)
     if failure is not None:
         raise failure
 
 
 def _backward_within(iteration: Iteration) -> AmpFailure | None:
     """Return the failure of a training step in which backward was called while autocast was on; None without one."""
-    seen = iteration.in_backward
-    if not seen:
+    dtypes = iteration.in_backward
+    if not dtypes:
         return None
     return AmpFailure(
         f"{iteration.case.name}: backward runs inside the region; it belongs outside",
         label_before="rule",
         before="the region ends after the loss: going back, operators run in the dtypes that they ran in before",
-        now=f"autocast({', '.join(sorted(map(dtype_name, seen)))}) is on where gradients are accumulated",
+        now=f"autocast({', '.join(sorted(map(dtype_name, dtypes)))}) is on where gradients are accumulated",
         site=", ".join(iteration.backward_lines) or None,
         likely="backward() is within the with block, or autocast was switched on and never off",
     )
 
 
-def _without_region(iteration: Iteration, seen: set[torch.dtype], expected: torch.dtype) -> AmpFailure | None:
+def _without_region(iteration: Iteration, dtypes: set[torch.dtype], expected: torch.dtype) -> AmpFailure | None:
     """Return the failure of a training step in which autocast was not on in the expected dtype; None if it was."""
-    if expected in seen:
+    if expected in dtypes:
         return None
-    others = ", ".join(sorted(dtype_name(dtype) for dtype in seen))
+    names = ", ".join(sorted(dtype_name(dtype) for dtype in dtypes))
     return AmpFailure(
         f"{iteration.case.name}: the training step computes nothing under autocast({dtype_name(expected)})",
         label_before="rule",
         before="the forward pass is in a region: with iteration.autocast()",
-        now=f"autocast is on in {others} only" if seen else "autocast is never on",
+        now=f"autocast is on in {names} only" if dtypes else "autocast is never on",
         site=", ".join(iteration.call_lines) or None,
         likely="a region of its own with another dtype, where it has to be iteration.autocast()"
-        if seen
+        if dtypes
         else "the region is missing, disabled, or closed before the forward pass",
     )

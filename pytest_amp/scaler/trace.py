@@ -74,11 +74,11 @@ class Training:
             )
         optimizer = made_of(parameters, self.make_optimizer)
         expect_unscaled(self.case.name, realised.model, optimizer, self.device.torch_device)
-        scaler, kept = WatchedScaler(self.device.type, scale, rule), dict[str, Any]()
+        scaler, retained = WatchedScaler(self.device.type, scale, rule), dict[str, Any]()
         for index in range(steps):
             iteration = Iteration(
                 realised.model, realised.batch, optimizer, scaler, index, self.case, self.device, self.precision,
-                low=self.low, kept=kept,
+                low=self.low, kept=retained,
             )  # fmt: skip
             begun(iteration)
             scaler.begin()

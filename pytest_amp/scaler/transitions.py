@@ -61,7 +61,7 @@ CALLS = (
 def _all(state: State | None = None, error: str = "", words: str = "") -> dict[State, Transition]:
     """Return the same outcome for every state of an enabled scaler that was used."""
     used = (State.READY, State.UNSCALED, State.STEPPED)
-    return {each: Transition(state, error, words) for each in used}
+    return {item: Transition(state, error, words) for item in used}
 
 
 def _same() -> dict[State, Transition]:

@@ -161,4 +161,4 @@ def _all_identical(left: list[torch.Tensor], right: list[torch.Tensor]) -> bool:
     for old, new in zip(left, right, strict=True):
         same = identical(old, new)
         by_device.setdefault(same.device, []).append(same)
-    return all(bool(torch.stack(each).all()) for each in by_device.values())
+    return all(bool(torch.stack(copies).all()) for copies in by_device.values())

@@ -113,8 +113,8 @@ class Model:
         dtype but bfloat16.
         """
         chosen = self.dtypes[device] if dtype is None else dtype
-        taken = chosen in self.facts.low or device in self.facts.any_dtype
-        on = enabled and device in self.facts.supported and taken
+        accepted = chosen in self.facts.low or device in self.facts.any_dtype
+        on = enabled and device in self.facts.supported and accepted
         return Region(device, chosen, on, self.cache if cache is None else cache)
 
     def enter(self, region: Region) -> None:

@@ -130,8 +130,8 @@ class _Machine(RuleBasedStateMachine):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # regions that disable themselves warn
             real = torch.autocast(device, dtype, enabled=enabled, cache_enabled=cache)
-        asked = None if dtype is None else dtype_name(dtype)
-        return _Pair(real, self.model.construct(device, dtype=asked, enabled=enabled, cache=cache))
+        dtype_of_region = None if dtype is None else dtype_name(dtype)
+        return _Pair(real, self.model.construct(device, dtype=dtype_of_region, enabled=enabled, cache=cache))
 
     def _enter(self, pair: _Pair) -> None:
         pair.real.__enter__()
@@ -197,8 +197,8 @@ class _Machine(RuleBasedStateMachine):
         try:
             with ExitStack() as stack:
                 entered = []
-                for each in drawn:
-                    pair = self._make(each)
+                for drawn_region in drawn:
+                    pair = self._make(drawn_region)
                     stack.enter_context(pair.real)
                     self.model.enter(pair.model)
                     entered.append(pair.model)
@@ -297,8 +297,8 @@ class _Machine(RuleBasedStateMachine):
             result = torch.mm(self.row, self.weights[weight])
         casts = sum(c.operator in _CASTS and c.tensors[:1] == (f"float32{list(_SHAPE)}",) for c in calls)
         version = expected.version if self._equals(result, weight, expected) else -1
-        found = Use(dtype_name(result.dtype), casts, version, result.requires_grad)
-        self._expect(f"a product with {weight.value} under {mode.value}", found, expected)
+        use = Use(dtype_name(result.dtype), casts, version, result.requires_grad)
+        self._expect(f"a product with {weight.value} under {mode.value}", use, expected)
 
     def _equals(self, result: torch.Tensor, weight: Weight, use: Use) -> bool:
         dtype: torch.dtype = getattr(torch, use.dtype)
@@ -313,25 +313,25 @@ class _Machine(RuleBasedStateMachine):
         """Compare another thread's state, before and after a region there, with the state of a new thread."""
         self._does("thread", *drawn)
         fresh = Model(self.plan.facts)
-        seen: list[dict[str, object]] = []
+        states: list[dict[str, object]] = []
         index, dtype, enabled, _ = drawn
 
         def look() -> None:
-            seen.append(self._state())
+            states.append(self._state())
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 kind = self.plan.types[index % len(self.plan.types)]
                 low = None if dtype is torch.float32 else dtype
                 with torch.autocast(kind, low, enabled=enabled, cache_enabled=False):
                     pass
-            seen.append(self._state())
+            states.append(self._state())
 
         thread = threading.Thread(target=look)
         thread.start()
         thread.join()
         # The cache belongs to the process, and the region that ends there is the outermost one of its thread.
         self.model.clear()
-        self._expect("the state of another thread", seen, [fresh.state()] * 2)
+        self._expect("the state of another thread", states, [fresh.state()] * 2)
 
     def _state(self) -> dict[str, object]:
         state: dict[str, object] = {
@@ -346,13 +346,13 @@ class _Machine(RuleBasedStateMachine):
         """Compare torch's state with the model's."""
         self._expect("autocast's state", self._state(), self.model.state())
 
-    def _expect(self, what: str, found: object, expected: object) -> None:
-        if found != expected:
+    def _expect(self, what: str, actual: object, expected: object) -> None:
+        if actual != expected:
             raise AmpFailure(
                 f"{what} in a random program is not what the model says",
                 label_before="model",
                 before=str(expected),
-                now=f"{found} on torch {torch.__version__}",
+                now=f"{actual} on torch {torch.__version__}",
                 likely=f"a transition of torch/amp/autocast_mode.py or aten/src/ATen/autocast_mode.cpp changed; the "
                 f"program: {'; '.join(self.log)}",
             )

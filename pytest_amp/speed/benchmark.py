@@ -84,8 +84,8 @@ class Benchmark:
         self._fixture: Any = None
         if not request.config.pluginmanager.hasplugin("benchmark"):
             return
-        made = "benchmark" in getattr(request.node, "funcargs", {})
-        if made and _CLOCK not in request.node.stash:
+        has_benchmark = "benchmark" in getattr(request.node, "funcargs", {})
+        if has_benchmark and _CLOCK not in request.node.stash:
             raise ReplayError("the fixture `benchmark` was made before `amp`: name `amp` first")
         self._clock = install(request.node)
         self._fixture = request.getfixturevalue("benchmark")
@@ -107,6 +107,6 @@ class Benchmark:
             with contextlib.suppress(FixtureAlreadyUsed):
                 self._fixture.pedantic(lambda: None)
         elif self._fixture.stats is None:
-            taken = self._clock.replay(self._fixture, seconds)
-            if taken != seconds:
-                raise ReplayError(f"pytest-benchmark shows {taken[:3]}…, measured were {seconds[:3]}…")
+            timings = self._clock.replay(self._fixture, seconds)
+            if timings != seconds:
+                raise ReplayError(f"pytest-benchmark shows {timings[:3]}…, measured were {seconds[:3]}…")

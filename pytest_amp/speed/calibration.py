@@ -41,14 +41,14 @@ def session_of(text: str) -> Session:
 
 
 def _of_benchmarks(data: Mapping[str, Any]) -> Session:
-    found = [facts for row in data["benchmarks"] for facts in row["extra_info"].get("amp", {}).values()]
+    rows_of_amp = [facts for row in data["benchmarks"] for facts in row["extra_info"].get("amp", {}).values()]
     machine = data["machine_info"].get("amp", {})
-    keys = [_key(facts) for facts in found]
-    sound = [(key, facts) for key, facts in zip(keys, found, strict=True) if not facts["doubts"]]
+    keys = [_key(facts) for facts in rows_of_amp]
+    sound = [(key, facts) for key, facts in zip(keys, rows_of_amp, strict=True) if not facts["doubts"]]
     return Session(
         ratios={key: float(facts["ratio"]) for key, facts in sound},
         ceilings={key: facts["ceiling"] for key, facts in sound},
-        doubted={key: facts["doubts"][0] for key, facts in zip(keys, found, strict=True) if facts["doubts"]},
+        doubted={key: facts["doubts"][0] for key, facts in zip(keys, rows_of_amp, strict=True) if facts["doubts"]},
         provenance=_provenance(machine),
     )
 
@@ -77,14 +77,14 @@ def _key(facts: Mapping[str, Any]) -> Key:
 
 def _provenance(machine: Mapping[str, Any]) -> dict[str, str]:
     devices = machine.get("devices", {})
-    device: Mapping[str, Any] = next((each for each in devices.values() if "gpu" in each), {})
+    device: Mapping[str, Any] = next((entry for entry in devices.values() if "gpu" in entry), {})
     named = {name: str(device.get(name, "unknown")) for name in ("cuda", "cudnn", "driver")}
     return {"torch": str(machine.get("torch", "unknown")), **named}
 
 
 def rows(sessions: Sequence[Session], *, least: int) -> tuple[list[Row], list[str]]:
     """Return a row for each workload with ``least`` sound sessions or more, and why other workloads have none."""
-    made, left_out = [], []
+    calibrated, left_out = [], []
     today = dt.datetime.now(tz=dt.timezone.utc).date().isoformat()
     for key in sorted({key for session in sessions for key in (*session.ratios, *session.doubted)}):
         ratios = [session.ratios[key] for session in sessions if key in session.ratios]
@@ -95,7 +95,7 @@ def rows(sessions: Sequence[Session], *, least: int) -> tuple[list[Row], list[st
         median = statistics.median(ratios)
         ceiling = next((session.ceilings[key] for session in sessions if session.ceilings.get(key)), None)
         floor = SHARES[key[4]] * median
-        made.append(
+        calibrated.append(
             Row(
                 *key,
                 floor=round(min(floor, ceiling) if ceiling else floor, 4),
@@ -106,16 +106,16 @@ def rows(sessions: Sequence[Session], *, least: int) -> tuple[list[Row], list[st
                 **sessions[0].provenance,
             )
         )
-    return made, left_out
+    return calibrated, left_out
 
 
-def as_text(made: Sequence[Row]) -> str:
+def as_text(rows: Sequence[Row]) -> str:
     """Format a table of the rows: median, spread between processes, floor."""
-    width = max((len(row.work) for row in made), default=4)
+    width = max((len(row.work) for row in rows), default=4)
     lines = [f"{'work':<{width}}  kind    dtype  over  median  spread   floor"]
     lines += [
         f"{row.work:<{width}}  {row.kind:<6}  {row.dtype:<5}  {row.over:<4}  {row.median:6.3f}  {row.spread:6.2%}  "
         f"{row.floor:6.3f}"
-        for row in made
+        for row in rows
     ]
     return "\n".join(lines) + "\n"

@@ -144,8 +144,8 @@ def check_clock(clock: Clock, work: Callable[[int], Callable[[], object]]) -> No
         times.append(min(clock.time(call, repeats=1, timings=5)))
         if times[-1] > GROWTH * times[0]:
             return
-    seen = ", ".join(f"{seconds * 1e6:.1f}" for seconds in times)
-    raise ClockError(f"the clock ({clock.name}) times launches: it sees {seen} µs for ever more work")
+    measured = ", ".join(f"{seconds * 1e6:.1f}" for seconds in times)
+    raise ClockError(f"the clock ({clock.name}) times launches: it sees {measured} µs for ever more work")
 
 
 def checked_clock(device: Device) -> Clock:

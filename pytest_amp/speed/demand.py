@@ -123,8 +123,8 @@ class SpeedConditions:
         tolerance = None if before is None else self.tolerance(demand, before)
         if before is None or tolerance is None:
             return demand.floor, None
-        kept = before.low * (1 - tolerance)
-        return (kept, before) if kept > demand.floor else (demand.floor, None)
+        floor = before.low * (1 - tolerance)
+        return (floor, before) if floor > demand.floor else (demand.floor, None)
 
     def loss(self, demand: Demand) -> float:
         """Return the part of a baseline's speedup that may be lost, for a comparison of both intervals."""

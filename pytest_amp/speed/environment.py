@@ -35,15 +35,15 @@ def doubts_of(device: Device) -> tuple[str, ...]:
     if device.kind is not DeviceKind.ACCELERATOR or device.type != "cuda" or torch.version.hip:
         return ()
     uuid = uuid_of(device)
-    found = [f"the driver reports {reason}" for reason in nvml.throttled(uuid)]
+    doubts = [f"the driver reports {reason}" for reason in nvml.throttled(uuid)]
     there = nvml.processes(uuid)
     known = there is not None and os.getpid() in there
     strangers = [pid for pid in there or () if pid != os.getpid() and not _is_descendant(pid)] if known else []
     if strangers:
-        found.append(f"{len(strangers)} other process{'es' if len(strangers) > 1 else ''} on this GPU")
+        doubts.append(f"{len(strangers)} other process{'es' if len(strangers) > 1 else ''} on this GPU")
     elif (share := lost(device)) > INTERRUPTED:
-        found.append(f"{share:.0%} of the time is lost between short kernels: another process computes on this GPU")
-    return tuple(found)
+        doubts.append(f"{share:.0%} of the time is lost between short kernels: another process computes on this GPU")
+    return tuple(doubts)
 
 
 def lost(device: Device) -> float:
@@ -80,8 +80,8 @@ def interrupted(device: Device) -> float:
     matrix = torch.ones(SIDE, SIDE, device=device.torch_device)
     product = torch.empty_like(matrix)
     small = torch.ones(ELEMENTS, device=device.torch_device)
-    made: Any = torch.cuda.Event  # untyped in some releases
-    events = [made(enable_timing=True) for _ in range(KERNELS + 1)]
+    event_class: Any = torch.cuda.Event  # untyped in some releases
+    events = [event_class(enable_timing=True) for _ in range(KERNELS + 1)]
     small.mul_(1.0)
     device.synchronize()
     with torch.no_grad(), float32_precision("ieee"):

@@ -98,18 +98,18 @@ def measure(  # noqa: PLR0913  # keywords of one measurement
     if first.verdict.outcome is Outcome.FAIL and not doubtful:
         second = _measured(make_arms(), clock, rule, plan, ceiling)
         first = replace(second, verdict=confirmed(first.verdict, second.verdict))
-    found = tuple(dict.fromkeys((*doubtful, *environment())))
-    reasons = (*found, *first.verdict.reasons) if found else ()
-    return replace(first, verdict=doubted(first.verdict, reasons), doubts=(*found, *first.doubts))
+    all_doubts = tuple(dict.fromkeys((*doubtful, *environment())))
+    reasons = (*all_doubts, *first.verdict.reasons) if all_doubts else ()
+    return replace(first, verdict=doubted(first.verdict, reasons), doubts=(*all_doubts, *first.doubts))
 
 
 def _measured(arms: Arms, clock: Clock, rule: Rule, plan: Plan, ceiling: float | None) -> Measured:
     measurement = Measurement(arms, clock, plan)
     verdict = decide(measurement.quad, rule, affordable=measurement.affordable)
-    found = (*measurement.doubts, *doubts(verdict.interval, spread=measurement.spread, ceiling=ceiling))
+    all_doubts = (*measurement.doubts, *doubts(verdict.interval, spread=measurement.spread, ceiling=ceiling))
     return Measured(
-        verdict=doubted(verdict, found),
-        doubts=found,
+        verdict=doubted(verdict, all_doubts),
+        doubts=all_doubts,
         reference=tuple(measurement.reference),
         candidate=tuple(measurement.candidate),
         clock=clock.name,

@@ -113,8 +113,8 @@ class Measurement:
 
     def _coverage(self, arm: int) -> float:
         began = self._now()
-        seen = sum(self._block(arm, timings=2)) * self.repeats[arm]
-        return seen / max(self._now() - began, 1e-9)
+        timed = sum(self._block(arm, timings=2)) * self.repeats[arm]
+        return timed / max(self._now() - began, 1e-9)
 
     def _block(self, arm: int, timings: int) -> tuple[float, ...]:
         seconds = tuple(self.clock.time(self._arms[arm], repeats=self.repeats[arm], timings=timings))
@@ -157,8 +157,8 @@ class Measurement:
         """The reason not to trust the clock for this work: it measured too little of the wall time; empty if none."""
         if self.coverage >= self.SMALLEST_COVERAGE:
             return ()
-        seen = f"the clock saw {self.coverage:.0%} of the time that passed"
-        return (f"{seen}: the work runs where it does not look, such as on another stream",)
+        covered = f"the clock saw {self.coverage:.0%} of the time that passed"
+        return (f"{covered}: the work runs where it does not look, such as on another stream",)
 
 
 def _spread(blocks: list[float]) -> float:

@@ -162,13 +162,13 @@ def doubts(interval: Interval, *, spread: float, ceiling: float | None) -> tuple
     ``spread`` is the 90th percentile of an arm's blocks over the 10th, ``ceiling`` the speedup that the hardware
     allows, if known: above it, the clock did not wait for the work, or the float32 arm did not compute what it should.
     """
-    found = []
+    reasons = []
     if spread > LARGEST_SPREAD:
-        found.append(f"the times of one arm vary by a factor of {spread:.2f}, above {LARGEST_SPREAD}")
+        reasons.append(f"the times of one arm vary by a factor of {spread:.2f}, above {LARGEST_SPREAD}")
     if ceiling is not None and interval.median > CEILING_SLACK * ceiling:
         allowed = f"{CEILING_SLACK} times the {ceiling:.3g} that the device allows (ceiling= sets another)"
-        found.append(f"a speedup of {interval.median:.3g} is above {allowed}")
-    return tuple(found)
+        reasons.append(f"a speedup of {interval.median:.3g} is above {allowed}")
+    return tuple(reasons)
 
 
 def doubted(verdict: SpeedVerdict, reasons: tuple[str, ...]) -> SpeedVerdict:

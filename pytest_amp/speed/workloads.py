@@ -51,13 +51,15 @@ def step_maker(
 
     def make() -> TimedStep:
         case = work.realise(seed=seed).on(device.torch_device)
-        made = made_of([p for p in case.model.parameters() if p.requires_grad], optimizer) if optimizer else None
+        optimizer_of_step = (
+            made_of([p for p in case.model.parameters() if p.requires_grad], optimizer) if optimizer else None
+        )
         scaler = torch.amp.GradScaler(device.type, init_scale=SCALE) if dtype == torch.float16 else None
         return training_step(
             case.model,
             case.batch,
             lambda model, batch: loss_of(work.loss(model, batch)),
-            optimizer=made,
+            optimizer=optimizer_of_step,
             scaler=scaler,
         )
 

@@ -26,8 +26,10 @@ def quoted_with_place(error: BaseException, libraries: Collection[Path], most: i
     An example is ``ValueError (conftest.py:12): no such image``.
     """
     frames = traceback.extract_tb(error.__traceback__)
-    own = [each for each in frames if not any(Path(each.filename).is_relative_to(folder) for folder in libraries)]
-    place = f" ({Path(own[-1].filename).name}:{own[-1].lineno})" if own else ""
+    user_frames = [
+        frame for frame in frames if not any(Path(frame.filename).is_relative_to(folder) for folder in libraries)
+    ]
+    place = f" ({Path(user_frames[-1].filename).name}:{user_frames[-1].lineno})" if user_frames else ""
     return f"{type(error).__name__}{place}: {_cut(str(error), most)}"
 
 

@@ -63,12 +63,12 @@ def companions_of(setup: Setup) -> list[Trajectory]:
     return [run(setup, low=False, companion=index) for index in range(COMPANIONS)]
 
 
-def make_band(losses: list[float], others: list[list[float]], *, u: float, scale: float = 1.0) -> Band:
+def make_band(losses: list[float], perturbed: list[list[float]], *, u: float, scale: float = 1.0) -> Band:
     """Return the band around ``losses`` from those of companions; ``u`` is the low dtype's unit roundoff."""
     spread, half = [], []
     for index, loss in enumerate(losses):
         near = range(max(0, index - _AROUND), min(len(losses), index + _AROUND + 1))
-        squares = [(other[at] - losses[at]) ** 2 for other in others for at in near]
+        squares = [(other[at] - losses[at]) ** 2 for other in perturbed for at in near]
         spread.append(math.sqrt(sum(squares) / len(squares)))
         half.append(scale * max(WIDTH * spread[-1], 2 * u * abs(loss)))
     return Band(tuple(losses), tuple(spread), tuple(half))

@@ -64,21 +64,21 @@ def check_training(
     A loss that leaves the band, or a gradient that is far from float32's, fails if it does so in two of three draws:
     those of the setup's seed and of the next two. ``note`` is called if only the first draw fails.
     """
-    told = _Observed()
+    observed = _Observed()
     try:
-        return _drawn(setup, told.observe, tolerance_scale=tolerance_scale)
+        return _drawn(setup, observed.observe, tolerance_scale=tolerance_scale)
     except Doubtful as first:
         again = _Observed()
         result = _drawn_again(setup, again.observe, tolerance_scale=tolerance_scale)
         if result is None:
             raise
         receive(first)
-        told = again
+        observed = again
         if note is not None:
             note(f"{first.what}, with seed {setup.seed} and not with the next two, by which it is judged")
         return result
     finally:
-        told.hand_to(observe)
+        observed.hand_to(observe)
 
 
 @dataclass
@@ -130,29 +130,29 @@ def _check(setup: Setup, observe: Observe, draws: Draws, *, tolerance_scale: flo
             likely="there is nothing to compare mixed precision with; the learning rate is too high, or "
             + likely_overflow(setup, first_of(plain.losses), low=False),
         )
-    found = run(setup, low=True, inspect=_keeps_float32(setup, setup.precision.name))
+    low_run = run(setup, low=True, inspect=_keeps_float32(setup, setup.precision.name))
     name = setup.case.name
-    _check_steps(setup, plain, found)
+    _check_steps(setup, plain, low_run)
     if band.visible < _VISIBLE:
-        _check_gradients(setup, plain, found, companions)
+        _check_gradients(setup, plain, low_run, companions)
         raise TooLittleSeen(setup, band)
-    left = band.leaves(found.losses)
-    margin = band.margin(found.losses)
+    left = band.leaves(low_run.losses)
+    margin = band.margin(low_run.losses)
     if _finite(margin):
         observe(f"{name}/loss beside fp32", margin, kind="ratio", allowed=1.0)
-    observe(f"{name}/steps skipped", sum(step.skipped for step in found.steps), kind="count")
+    observe(f"{name}/steps skipped", sum(step.skipped for step in low_run.steps), kind="count")
     if left is not None:
-        raise (Doubtful if _finite(found.losses[left]) else AmpFailure)(
+        raise (Doubtful if _finite(low_run.losses[left]) else AmpFailure)(
             f"{name}: the loss leaves the band of float32 at step {left} of 0 to {setup.steps - 1}",
             label_before="fp32",
             before=f"{band.losses[left]:.6g} within {band.half[left]:.3g} "
             f"({WIDTH:.0f} spreads of float32 runs whose weights are rounded)",
-            now=f"{found.losses[left]:.6g} in {setup.precision.name}, "
-            f"{abs(found.losses[left] - band.losses[left]) / band.half[left]:.1f} times as far as allowed",
-            likely=_likely(setup, plain, found, left),
+            now=f"{low_run.losses[left]:.6g} in {setup.precision.name}, "
+            f"{abs(low_run.losses[left] - band.losses[left]) / band.half[left]:.1f} times as far as allowed",
+            likely=_likely(setup, plain, low_run, left),
         )
-    _check_gradients(setup, plain, found, companions)
-    return found, band
+    _check_gradients(setup, plain, low_run, companions)
+    return low_run, band
 
 
 def _finite(value: float) -> bool:
@@ -182,8 +182,8 @@ def _keeps_float32(setup: Setup, run_in: str) -> Callable[[int, TrainingIteratio
         parameters = constants.without(rounded_parameters(iteration.model), iteration)
         state = rounded_state(iteration.model, iteration.optimizer, hollow=index >= _OWN_VALUES)
         # In the float32 run only a cast of the step's own makes a tensor low-precision.
-        kept = [] if iteration.low or iteration.manual else rounded_kept(iteration.kept)
-        for tensors, what, likely in zip((parameters, state, kept), _HELD, _LIKELY, strict=True):
+        rounded = [] if iteration.low or iteration.manual else rounded_kept(iteration.kept)
+        for tensors, what, likely in zip((parameters, state, rounded), _HELD, _LIKELY, strict=True):
             if tensors:
                 more = f" and {len(tensors) - 3} more" if len(tensors) > 3 else ""
                 raise AmpFailure(
@@ -201,10 +201,10 @@ def _expect_region(setup: Setup, iteration: TrainingIteration) -> None:
     """Check that autocast is on in the test's dtype, or within the model, and off in the float32 run."""
     if iteration.low:
         check_region(iteration, again=lambda: run(replace(setup, steps=2), low=True))
-    seen = dict.fromkeys(iteration.regions) | iteration.operator_regions
-    if not iteration.low and seen and not iteration.manual:
-        dtypes = ", ".join(sorted(map(dtype_name, seen)))
-        lines = [line for line in (*seen.values(), *iteration.call_lines) if line]
+    entered = dict.fromkeys(iteration.regions) | iteration.operator_regions
+    if not iteration.low and entered and not iteration.manual:
+        dtypes = ", ".join(sorted(map(dtype_name, entered)))
+        lines = [line for line in (*entered.values(), *iteration.call_lines) if line]
         raise AmpFailure(
             f"{setup.case.name}: the run in float32 is under autocast({dtypes}), and there is nothing to compare with",
             label_before="rule",
@@ -215,9 +215,9 @@ def _expect_region(setup: Setup, iteration: TrainingIteration) -> None:
         )
 
 
-def _check_steps(setup: Setup, plain: Trajectory, found: Trajectory) -> None:
+def _check_steps(setup: Setup, plain: Trajectory, low_run: Trajectory) -> None:
     """Raise AmpFailure for a fault of a step that does not depend on its loss."""
-    for index, (wide, low) in enumerate(zip(plain.steps, found.steps, strict=True)):
+    for index, (wide, low) in enumerate(zip(plain.steps, low_run.steps, strict=True)):
         where = f"{setup.case.name}, step {index}"
         if low.zero > wide.zero + _MORE_ZERO:
             raise AmpFailure(
@@ -225,7 +225,7 @@ def _check_steps(setup: Setup, plain: Trajectory, found: Trajectory) -> None:
                 label_before="fp32",
                 before=f"{wide.zero:.0%}",
                 now=f"{low.zero:.0%} in {setup.precision.name}",
-                likely=_of_first(setup, plain, found, index)
+                likely=_of_first(setup, plain, low_run, index)
                 or f"they are below {setup.precision.name}'s smallest number: the loss is not scaled, or is "
                 "divided or averaged in the low dtype",
             )
@@ -235,7 +235,7 @@ def _check_steps(setup: Setup, plain: Trajectory, found: Trajectory) -> None:
                 label_before="fp32",
                 before=f"{wide.lost:.0%}",
                 now=f"{low.lost:.0%} in {setup.precision.name}",
-                likely=likely_sizes(setup, wide, low, found.scaler.get_scale())
+                likely=likely_sizes(setup, wide, low, low_run.scaler.get_scale())
                 or "the weights, or what is added to them, are in a low dtype",
             )
 
@@ -246,22 +246,22 @@ def _check_steps(setup: Setup, plain: Trajectory, found: Trajectory) -> None:
 _FAR, _PART, _COMPANIONS = 0.5, 0.05, 8.0
 
 
-def _check_gradients(setup: Setup, plain: Trajectory, found: Trajectory, others: Sequence[Trajectory]) -> None:
+def _check_gradients(setup: Setup, plain: Trajectory, low_run: Trajectory, further: Sequence[Trajectory]) -> None:
     """Raise AmpFailure for a gradient of the first steps that differs from float32's, whatever the loss does."""
     for index, step in enumerate(plain.steps):
         if not step.gradients:
             return
         spread: dict[str, float] = {}
-        for companion in others:
+        for companion in further:
             for name, distance in _distances(step, companion.steps[index]).items():
                 spread[name] = max(spread.get(name, 0.0), distance)
         far = {
             name: distance
-            for name, distance in _distances(step, found.steps[index]).items()
+            for name, distance in _distances(step, low_run.steps[index]).items()
             if not distance <= max(_FAR, _COMPANIONS * spread.get(name, 0.0))
         }
         if far:
-            name = max(far, key=lambda each: far[each])
+            name = max(far, key=lambda parameter: far[parameter])
             raise Doubtful(
                 f"{setup.case.name}, step {index}: the gradient of {name} is not that of float32"
                 + (f" (nor is that of {len(far) - 1} more)" if len(far) > 1 else ""),
@@ -269,7 +269,7 @@ def _check_gradients(setup: Setup, plain: Trajectory, found: Trajectory, others:
                 before=f"within {max(_FAR, _COMPANIONS * spread.get(name, 0.0)):.2g} of its size; runs that rounding "
                 f"disturbs are {spread.get(name, 0.0):.2g} away",
                 now=f"{far[name]:.3g} of its size away in {setup.precision.name}",
-                likely=likely_sizes(setup, step, found.steps[index], found.scaler.get_scale())
+                likely=likely_sizes(setup, step, low_run.steps[index], low_run.scaler.get_scale())
                 or "garbage from one layer, or a part of the loss that is not scaled; the loss may fall all the same",
             )
 
@@ -287,33 +287,35 @@ def _distances(plain: TrajectoryStep, step: TrajectoryStep) -> dict[str, float]:
     return distances
 
 
-def _of_first(setup: Setup, plain: Trajectory, found: Trajectory, index: int) -> str | None:
+def _of_first(setup: Setup, plain: Trajectory, low_run: Trajectory, index: int) -> str | None:
     """Return the cause that the first step's gradients show; later ones depend on the model that they have changed."""
-    return likely_sizes(setup, plain.steps[0], found.steps[0], found.scaler.get_scale()) if index else None
+    return likely_sizes(setup, plain.steps[0], low_run.steps[0], low_run.scaler.get_scale()) if index else None
 
 
-def _stale(found: Trajectory) -> str | None:
+def _stale(low_run: Trajectory) -> str | None:
     """Return a message if gradients are added to those of the previous step; None otherwise."""
-    if not found.stale:
+    if not low_run.stale:
         return None
-    return f"the gradients of {found.stale[0]} are added to those of the step before: optimizer.zero_grad() is missing"
+    return (
+        f"the gradients of {low_run.stale[0]} are added to those of the step before: optimizer.zero_grad() is missing"
+    )
 
 
-def _likely(setup: Setup, plain: Trajectory, found: Trajectory, left: int) -> str:
+def _likely(setup: Setup, plain: Trajectory, low_run: Trajectory, left: int) -> str:
     """Return the likely cause, from the steps up to ``left``."""
-    if not _finite(found.losses[left]):
+    if not _finite(low_run.losses[left]):
         return likely_overflow(setup, left)
     if left == 0:
         return likely_first_loss(setup)
-    sizes = _stale(found) or likely_sizes(setup, plain.steps[0], found.steps[0], found.scaler.get_scale())
+    sizes = _stale(low_run) or likely_sizes(setup, plain.steps[0], low_run.steps[0], low_run.scaler.get_scale())
     if sizes is not None:
         return sizes
-    low = [step.loss_dtype for step in found.steps if step.loss_dtype in (torch.float16, torch.bfloat16)]
+    low = [step.loss_dtype for step in low_run.steps if step.loss_dtype in (torch.float16, torch.bfloat16)]
     if low:
         name = dtype_name(low[0])
         return f"the loss is {name}: reduced or divided in the low dtype inside the region"
-    if not setup.needs_scaler or found.scaler.get_scale() != 1.0:
-        wide, narrow = (sum(step.zero for step in each.steps[:left]) / left for each in (plain, found))
+    if not setup.needs_scaler or low_run.scaler.get_scale() != 1.0:
+        wide, narrow = (sum(step.zero for step in trajectory.steps[:left]) / left for trajectory in (plain, low_run))
         if narrow > wide + 0.01:
             return f"gradients that are zero and should not be: {narrow:.1%}, {wide:.1%} in float32"
     return (

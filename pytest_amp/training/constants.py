@@ -31,7 +31,7 @@ class Constants:
     def without(self, rounded: Iterable[Rounded], iteration: TrainingIteration) -> list[Rounded]:
         """Return those of ``rounded``, tensors of the model, that are trained or change."""
         tensors = _frozen(iteration.model)
-        return [each for each in rounded if each.name not in tensors or not self._is_constant(each.name, iteration)]
+        return [entry for entry in rounded if entry.name not in tensors or not self._is_constant(entry.name, iteration)]
 
     def _is_constant(self, name: str, iteration: TrainingIteration) -> bool:
         if self._values is None:

@@ -36,8 +36,8 @@ class Storage:
     @property
     def bytes_each(self) -> int:
         """Return the bytes for each parameter, without its gradient."""
-        kept = self.weights.itemsize + self.first.itemsize + self.second.itemsize
-        return kept + (2 if self.rounding is Rounding.KAHAN else 0)
+        state_bytes = self.weights.itemsize + self.first.itemsize + self.second.itemsize
+        return state_bytes + (2 if self.rounding is Rounding.KAHAN else 0)
 
 
 def round_stochastically(values: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
@@ -82,8 +82,8 @@ class LowAdamW:
             counts.append(torch.stack([moved.sum(), stayed.sum()]))
         if not counts:
             return 0, 0
-        wanted, kept = torch.stack(counts).sum(0).tolist()
-        return wanted, kept
+        counted, unchanged = torch.stack(counts).sum(0).tolist()
+        return counted, unchanged
 
     def _update(self, index: int, gradient: torch.Tensor, weight: torch.Tensor, rate: float) -> torch.Tensor:
         first = self._first[index].float().lerp(gradient, 1 - _BETA1)
@@ -101,8 +101,8 @@ class LowAdamW:
         if rounding is Rounding.STOCHASTIC:
             parameter.copy_(round_stochastically(parameter.float() + update, self._generator))
         elif rounding is Rounding.KAHAN:
-            wanted = parameter.float() + (update + self._lost[index].float())
-            parameter.copy_(wanted)
-            self._lost[index].copy_(wanted - parameter.float())
+            exact = parameter.float() + (update + self._lost[index].float())
+            parameter.copy_(exact)
+            self._lost[index].copy_(exact - parameter.float())
         else:
             parameter.copy_(parameter.float() + update)

@@ -46,21 +46,21 @@ def first_of(losses: Sequence[float]) -> int:
 def _origins(setup: Setup, step: int, *, low: bool) -> tuple[Origins, Origins]:
     """Return the origins of nonfinite values in the step before ``step``, and in ``step``."""
     device = setup.device.torch_device
-    found: list[Origins] = []
+    origins: list[Origins] = []
     with contextlib.ExitStack() as stack:
         if step <= 1:
-            found.append(stack.enter_context(recorded_origins(device)))
+            origins.append(stack.enter_context(recorded_origins(device)))
 
         def inspect(index: int, iteration: TrainingIteration) -> None:
             if index in (step - 1, step):
-                found[-1].name(iteration.model)
+                origins[-1].name(iteration.model)
                 stack.close()
             if index in (step - 2, step - 1):
-                found.append(stack.enter_context(recorded_origins(device)))
+                origins.append(stack.enter_context(recorded_origins(device)))
 
         with refusals_are_expected():
             run(replace(setup, steps=max(step + 1, 2)), low=low, inspect=inspect)
-    before, last = [Origins([]), Origins([]), *found][-2:]
+    before, last = [Origins([]), Origins([]), *origins][-2:]
     return before, last
 
 
@@ -72,17 +72,21 @@ def likely_sizes(setup: Setup, wide: TrajectoryStep, low: TrajectoryStep, scale:
     ratio = low.norm / wide.norm if wide.norm else 1.0
     if 1 - _OTHER_SIZE < ratio < 1 + _OTHER_SIZE:
         return None
-    seen = f"the optimizer sees gradients of {ratio:.3g} times their size in float32"
+    observed = f"the optimizer sees gradients of {ratio:.3g} times their size in float32"
     if scale > 1 and scale / 2 <= ratio <= scale * 2:
-        return f"{seen}, about the scale ({scale:g}): not unscaled"
+        return f"{observed}, about the scale ({scale:g}): not unscaled"
     if not math.isfinite(ratio) or ratio > _GARBAGE:
         operator = likely_operator(setup.case, setup.case.realise(seed=setup.seed), _conditions(setup), scale)
-        return f"{seen}: {operator or 'what the training step makes of them, or an operator that is wrong at times'}"
+        return (
+            f"{observed}: {operator or 'what the training step makes of them, or an operator that is wrong at times'}"
+        )
     if ratio > 1:
-        return f"{seen}: accumulated without dividing by the number of parts, divided by less, or not unscaled in part"
+        return (
+            f"{observed}: accumulated without dividing by the number of parts, divided by less, or not unscaled in part"
+        )
     return (
-        f"{seen}: clipped before scaler.unscale_, a part of the loss that is not scaled, or accumulated, averaged or "
-        "divided in the low dtype"
+        f"{observed}: clipped before scaler.unscale_, a part of the loss that is not scaled, or accumulated, averaged "
+        "or divided in the low dtype"
     )
 
 

@@ -47,7 +47,7 @@ def rounded_state(model: torch.nn.Module, optimizer: torch.optim.Optimizer, *, h
         for entry, value in state.items()
         if isinstance(value, torch.Tensor)
     ]
-    return [each for each in _rounded(tensors) if hollow or not each.hollow]
+    return [entry for entry in _rounded(tensors) if hollow or not entry.hollow]
 
 
 def rounded_kept(kept: Mapping[str, object]) -> list[Rounded]:
@@ -60,7 +60,7 @@ def rounded_kept(kept: Mapping[str, object]) -> list[Rounded]:
     for name, value in kept.items():
         named = value.named_parameters() if isinstance(value, AveragedModel) else named_tensors(value)
         tensors += [(f"kept[{name!r}]{f'.{part}' if part else ''}", tensor) for part, tensor in named]
-    return [each for each in _rounded(tensors) if not each.hollow]
+    return [entry for entry in _rounded(tensors) if not entry.hollow]
 
 
 def _rounded(tensors: list[tuple[str, torch.Tensor]]) -> Iterator[Rounded]:

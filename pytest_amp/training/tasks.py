@@ -44,17 +44,17 @@ def _momentum(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
 def zen() -> str:
     """Return the text of the module ``this``, in ROT13 there (PEP 20); reads its source, since importing it prints."""
     loader: Any = getattr(importlib.util.find_spec("this"), "loader", None)
-    found = re.search(r'"""(.+?)"""', loader.get_source("this"), re.DOTALL) if loader is not None else None
-    if found is None:
+    match = re.search(r'"""(.+?)"""', loader.get_source("this"), re.DOTALL) if loader is not None else None
+    if match is None:
         raise LookupError("this Python has no source of its module this")
-    return codecs.decode(found.group(1), "rot13")
+    return codecs.decode(match.group(1), "rot13")
 
 
 @functools.cache
 def _encoded() -> tuple[Tensor, int]:
     text = zen()
     characters = sorted(set(text))
-    return torch.tensor([characters.index(each) for each in text]), len(characters)
+    return torch.tensor([characters.index(character) for character in text]), len(characters)
 
 
 def _windows(starts: Tensor, context: int) -> Batch:
@@ -116,5 +116,5 @@ def images(*, steps: int = 40, width: int = 8, batch: int = 32) -> Task:
 def accuracy(model: nn.Module, batch: Batch) -> float:
     """Return the accuracy of ``model`` in its present mode; it runs in the region of the caller."""
     with torch.no_grad():
-        found = model(batch["inputs"]).flatten(0, -2).argmax(-1)
-    return float((found == batch["targets"].flatten()).double().mean())
+        predicted = model(batch["inputs"]).flatten(0, -2).argmax(-1)
+    return float((predicted == batch["targets"].flatten()).double().mean())

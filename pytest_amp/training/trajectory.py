@@ -177,21 +177,21 @@ def run(setup: Setup, *, low: bool, companion: int | None = None, inspect: Inspe
     rule = UpdateRule(growth_interval=10**6)
     scaled = (low or setup.manual) and setup.needs_scaler
     scaler = WatchedScaler(setup.device.type, _SCALE, rule, enabled=scaled)
-    taken = Trajectory([], realised.model, optimizer, scaler, {})
+    trajectory = Trajectory([], realised.model, optimizer, scaler, {})
     stepped = False
     for index in range(setup.steps):
         iteration = TrainingIteration(
             realised.model, setup.batch(index, realised.batch, low=low), optimizer, scaler, index, case, setup.device,
-            setup.precision, low=low, manual=setup.manual, kept=taken.kept,
+            setup.precision, low=low, manual=setup.manual, kept=trajectory.kept,
         )  # fmt: skip
         with _disturbed(optimizer, parameters, setup, index, companion):
-            taken.steps.append(_take(setup, iteration, parameters, companion))
-        taken.stale += iteration.stale if stepped else []
-        taken.second = iteration if index == 1 else taken.second
+            trajectory.steps.append(_take(setup, iteration, parameters, companion))
+        trajectory.stale += iteration.stale if stepped else []
+        trajectory.second = iteration if index == 1 else trajectory.second
         stepped |= iteration.stepped
         if inspect is not None:
             inspect(index, iteration)
-    return taken
+    return trajectory
 
 
 def _take(
@@ -207,7 +207,7 @@ def _take(
         iteration.backwards.clear()
         with watch.watching(), _refusals(iteration, watch), _noted_regions(iteration, companion):
             iteration.conclude(setup.train(iteration))
-        iteration.backwards[:] = [each.without_root() for each in iteration.backwards]
+        iteration.backwards[:] = [call.without_root() for call in iteration.backwards]
         if not iteration.losses:
             raise Misuse(
                 f"the training step{_at(setup.train)} has no loss to look at: it calls neither iteration.loss() nor "
