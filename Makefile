@@ -3,6 +3,7 @@
 #
 # make docs       the pages, as --strict as mkdocs can be
 # make workflows  actionlint and zizmor on .github/
+# make kernels    the suite of 16-bit kernels on the CPU, which is of the long tier there
 # make planted    each planted defect must be noticed; the score
 # make coverage   branch coverage of the package by tests/ and suites/
 # make real-models  every check of `amp` over models of other libraries, which are installed first (MODELS= selects by -k)
@@ -50,7 +51,7 @@ FAKE := fake:cuda,fake:xpu,fake:mps,fake:mtia
 REAL_MODELS := tests/real_models
 MODELS ?=
 
-.PHONY: gate test setup lint types tests suites fake docs workflows planted coverage libraries real-models release-support cost seeds soak clean
+.PHONY: gate test setup lint types tests suites fake kernels docs workflows planted coverage libraries real-models release-support cost seeds soak clean
 
 gate: setup
 ifneq ($(and $(GPU),$(if $(ARGS),,alone)),)
@@ -89,6 +90,9 @@ suites: setup
 
 fake: setup
 	$(PYTEST) suites -n 2 --amp-device=$(FAKE) --amp-dtype=bf16,fp16 $(ARGS)
+
+kernels: setup
+	$(PYTEST) suites/kernels -n 2 --amp-device=cpu --amp-dtype=bf16,fp16 --amp-tier=all $(ARGS)
 
 docs: setup
 	$(INTO_VENV) docs

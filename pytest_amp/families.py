@@ -19,12 +19,14 @@ class Family:
 
     ``name`` is the first part of its observations' keys; ``kinds`` are the kinds of device on which
     it exists. Elsewhere its tests are deselected, and nobody can ask for them. ``devices`` is how many
-    accelerators of one type it needs: with fewer it is not run there, and the run says so.
+    accelerators of one type it needs: with fewer it is not run there, and the run says so. ``long_on`` are the
+    kinds of device on which all of its tests belong to the long tier.
     """
 
     name: str
     kinds: frozenset[DeviceKind] = REAL
     devices: int = 1
+    long_on: frozenset[DeviceKind] = frozenset()
 
 
 #: Family of tests whose package declares none: a user's own tests.

@@ -23,23 +23,23 @@ from tests.margins_table import DTYPES, Found, Report, tables, too_near
 from tests.planted.table import VARIABLE, Defect, all_defects
 from tests.planting import PLUGIN, planting, run, selection
 
-_SUITE = "suites/gradients"
+_SUITE, _KERNELS = "suites/gradients", "suites/kernels"
 _STEP, _WIDER = f"{_SUITE}/test_zoo.py::test_step", f"{_SUITE}/test_wider_zoo.py::test_step"
 _OPERATOR = f"{_SUITE}/test_operators.py::test_operator"
 ZOO = (_STEP, _WIDER)
 _TIMEOUT = 300.0
 _AT_ONCE = max(2, min(6, (os.cpu_count() or 2) - 2))
 
-#: Tests of the gradients suite that notice a defect beside its own test, which is in another suite, or of one dtype.
+#: Tests of gradients and kernels that notice a defect beside its own test, which is in another suite, or of one dtype.
 ALSO: dict[str, str] = {
     "avg_pool_adds_in_low_precision": (
-        f"{_SUITE}/test_long_operators.py::test_sums_do_not_lose_with_length[cpu-bf16-avg_pool2d]"
+        f"{_KERNELS}/test_long_operators.py::test_sums_do_not_lose_with_length[cpu-bf16-avg_pool2d]"
     ),
     "cast_loses_history": f"{_STEP}[cpu-bf16-mlp]",
     "cat_promotes_to_the_first": f"{_OPERATOR}[cpu-bf16-cat_of_both_dtypes]",
     "cat_stack_narrow": f"{_OPERATOR}[cpu-bf16-cat_of_both_dtypes]",
     "city_block_distances_rounded": (
-        f"{_SUITE}/test_arguments.py::test_operator_with_arguments[cpu-bf16-cdist of order 1]"
+        f"{_KERNELS}/test_arguments.py::test_operator_with_arguments[cpu-bf16-cdist of order 1]"
     ),
     "conversions_truncate": f"{_OPERATOR}[cpu-bf16-linear]",
     "layer_norm_low_precision": f"{_STEP}[cpu-bf16-decoder]",
@@ -56,12 +56,12 @@ ALSO: dict[str, str] = {
 
 
 def guards(defect: Defect, device: str) -> list[str]:
-    """Return the ids, for bf16, of the tests of the gradients suite that notice a defect on a device."""
+    """Return the ids, for bf16, of the tests of gradients and kernels that notice a defect on a device."""
     test = None if defect.device == "cuda" else defect.test_on(device)
     also = ALSO.get(defect.name)
     tests = [] if test is None else [selection(test)]
     tests += [] if also is None else [also.replace("[cpu-", f"[{device}-")]
-    return [_in(test, "bf16") for test in tests if test.startswith(_SUITE)]
+    return [_in(test, "bf16") for test in tests if test.startswith((_SUITE, _KERNELS))]
 
 
 def _in(test: str, dtype: str) -> str:
@@ -72,7 +72,7 @@ def measured(tests: Iterable[str], device: str, *defect: str) -> Found:
     """Run tests in both dtypes, and return their measurements by id; an id may stand for all that begin so."""
     plugins = ["-p", "tests.margins", *(word for name in defect for word in planting(name))]
     arguments = [*PLUGIN, *plugins, "-p", "no:xdist", "-p", "no:randomly", "-q", "--tb=no"]
-    arguments += [f"--amp-device={device}", f"--amp-dtype={','.join(DTYPES)}", "--amp-speed=off"]
+    arguments += [f"--amp-device={device}", f"--amp-dtype={','.join(DTYPES)}", "--amp-speed=off", "--amp-tier=all"]
     ids = "\n".join(_in(test, dtype) for test in tests for dtype in DTYPES)
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "margins.json"

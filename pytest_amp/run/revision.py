@@ -23,18 +23,32 @@ CHECKS = frozenset(
 #: Python, and rules and rounding models. Measured data (fingerprints, floors) is only compared with.
 _SOURCES = (".py", ".toml")
 _IMPORT = re.compile(rb"^\s*(?:from|import) pytest_amp\.([a-z_0-9]+)", re.MULTILINE)
+#: Import of a module of another family: ``from ..formats.numbers import own``.
+_OF_ANOTHER = re.compile(rb"^\s*from \.\.([a-z_0-9.]+) import", re.MULTILINE)
 _PACKAGE = Path(__file__).parent.parent
 
 
 def revision_of(folder: Path) -> str:
-    """Return eight hexadecimal digits of a family's sources: its package in ``folder``, and the checks it imports.
+    """Return eight hexadecimal digits of a family's sources: its package in ``folder``, and what it imports.
 
-    Comments, blank lines and the location of the files do not count.
+    It imports checks of this package, and parts that it shares with other families. Comments, blank lines and the
+    location of the files do not count.
     """
-    files = sorted(_sources(folder))
+    files = sorted(_with_shared(folder))
     parts = {found.decode() for file in files for found in _IMPORT.findall(file.read_bytes())}
-    digests = [_digest(folder), *(_digest(_PACKAGE / part) for part in sorted(parts & CHECKS))]
+    shared = (b"\n".join(_code_lines(file)) for file in files if folder not in file.parents)
+    digests = [_digest(folder), *(hashlib.sha256(lines).hexdigest() for lines in shared)]
+    digests += [_digest(_PACKAGE / part) for part in sorted(parts & CHECKS)]
     return hashlib.sha256("".join(digests).encode()).hexdigest()[:8]
+
+
+def _with_shared(folder: Path) -> Iterator[Path]:
+    """Yield the sources of a family, and the modules of other families that they import."""
+    own = [*_sources(folder)]
+    yield from own
+    names = {found.decode() for file in own for found in _OF_ANOTHER.findall(file.read_bytes())}
+    paths = (folder.parent / f"{name.replace('.', '/')}.py" for name in names)
+    yield from (path for path in paths if path.is_file())
 
 
 def _sources(folder: Path) -> Iterator[Path]:

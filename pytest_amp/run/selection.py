@@ -121,12 +121,21 @@ def _is_mended(item: pytest.Item, info: TestInfo, target: Target, session: AmpSe
 
 def _other_tier(item: pytest.Item, session: AmpSession) -> str | None:
     tier = session.asked.tier
-    long = item.get_closest_marker("amp_long") is not None
+    family = _long_family(item)
+    long = family is not None or item.get_closest_marker("amp_long") is not None
     if tier == "ordinary" and long:
-        return "long tier (--amp-tier=long)"
+        return f"{family or ''}long tier (--amp-tier=long)"
     if tier == "long" and not long and INFO in item.stash:
         return "ordinary tier (--amp-tier=ordinary)"
     return None
+
+
+def _long_family(item: pytest.Item) -> str | None:
+    """Return ``kernels on cpu: `` if the whole family belongs to the long tier on this kind of device."""
+    target, family = target_of(item), family_of(getattr(item, "module", None))
+    if target is None or target.device.kind not in family.long_on:
+        return None
+    return f"{family.name} on {target.device.type}: "
 
 
 def info_of(item: pytest.Item, target: Target) -> TestInfo:

@@ -1,4 +1,4 @@
-"""The number formats, bit by bit, and their implementation on a device: mixed precision rests on them."""
+"""Number formats in mixed precision: casts of autocast, thresholds, promotion, TF32, and supported dtypes."""
 
 from pytest_amp.families import Family
 

@@ -143,3 +143,11 @@ def _likely(form: Format, value: float, actual: float, expected: float) -> str:
     if abs(actual) < abs(expected):
         return "the conversion truncates, or flushes subnormal numbers to zero"
     return "the conversion rounds ties another way, or rounds twice"
+
+
+def spread(values: Doubles, count: int) -> Doubles:
+    """Return an evenly spread sample, with the first and the last value."""
+    if len(values) <= count:
+        return values
+    chosen: Doubles = values[np.linspace(0, len(values) - 1, count).astype(np.int64)]
+    return chosen

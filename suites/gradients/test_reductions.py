@@ -15,7 +15,7 @@ from pytest_amp.amp import Amp
 from pytest_amp.cases import adds_up_low_convolutions
 from pytest_amp.data_files.releases import holds_in, release_of
 from pytest_amp.failure import AmpFailure
-from pytest_amp.numerics import check_reduction, measure_roundings
+from pytest_amp.numerics import check_reduction, measure_roundings, relative_error
 from pytest_amp.record import Value
 from pytest_amp.run.targets import Target
 
@@ -141,3 +141,32 @@ def over_the_batch(target: Target) -> Iterator[object]:
 def test_sums_over_the_batch(amp: Amp, name: str) -> None:
     """Gradients of weight and bias sum over the whole batch."""
     check(amp, name, BACKWARD[name], direction="batch")
+
+
+#: Of products of float32 values: three roundings of about 0.41 u, of both arguments and of the result, make 0.71 u.
+LEAST, MOST = 0.6, 0.95
+
+
+@pytest.mark.parametrize("length", [64, 1024, 16384])
+@pytest.mark.parametrize("name", ["mm", "linear", "bmm", "matmul"])
+def test_the_law_of_products(amp: Amp, name: str, length: int) -> None:
+    """The error of a product of float32 values is 0.6 to 0.95 u, however long its sums are."""
+    a, b = torch.randn(32, length) / 8, torch.randn(length, 32) / 8
+    product: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+        "mm": torch.mm,
+        "linear": lambda x, y: torch.nn.functional.linear(x, y.t()),
+        "bmm": lambda x, y: torch.bmm(x[None], y[None])[0],
+        "matmul": lambda x, y: torch.matmul(x[:, None], y)[:, 0],
+    }
+    with amp.autocast():
+        result = product[name](a.to(amp.device.torch_device), b.to(amp.device.torch_device))
+    error = relative_error(result, a.double() @ b.double()) / amp.precision.u
+    amp.observe(f"law/{name}/{length}", error, kind="ratio", unit="u", allowed=MOST)
+    if not LEAST / amp.config.tolerance_scale < error < MOST * amp.config.tolerance_scale:
+        raise AmpFailure(
+            f"{name} over {length} terms is off by {error:.3g} u under {amp.conditions}",
+            label_before="law",
+            before=f"{LEAST} to {MOST} u: each argument and the result rounded once",
+            now=f"torch {torch.__version__}, {amp.device.describe()}",
+            likely="it is not cast" if error < LEAST else "its sums are rounded on their way",
+        )

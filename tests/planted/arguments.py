@@ -16,7 +16,7 @@ from tests.planted.table import defect, swap
 
 @defect(
     "Under autocast an embedding with a low-precision weight ignores ``padding_idx``",
-    caught_by="gradients/test_arguments.py::test_operator_with_arguments[cpu-bf16-embedding of low weights, padding]",
+    caught_by="kernels/test_arguments.py::test_operator_with_arguments[cpu-bf16-embedding of low weights, padding]",
 )
 def padding_rows_of_low_embeddings_get_gradients() -> None:
     def embedding(call: Overridden) -> Any:
@@ -30,7 +30,7 @@ def padding_rows_of_low_embeddings_get_gradients() -> None:
 
 @defect(
     "Under autocast the gradient of an expanded low-precision row is that of the first copy alone",
-    caught_by="gradients/test_arguments.py::test_operator_with_arguments[cpu-bf16-expand of a row]",
+    caught_by="kernels/test_arguments.py::test_operator_with_arguments[cpu-bf16-expand of a row]",
 )
 def expanded_rows_go_back_once() -> None:
     def first(gradient: torch.Tensor) -> torch.Tensor:
@@ -46,7 +46,7 @@ def expanded_rows_go_back_once() -> None:
 
 @defect(
     "The CPU's accumulating index_put of 16-bit tensors keeps only the last value of each index",
-    caught_by="gradients/test_arguments.py::test_operator_with_arguments[cpu-bf16-index_put, accumulating]",
+    caught_by="kernels/test_arguments.py::test_operator_with_arguments[cpu-bf16-index_put, accumulating]",
 )
 def index_put_loses_duplicates() -> None:
     def index_put(x: Tensor, indices: list[Tensor | None], values: Tensor, *accumulating: bool) -> Tensor:
@@ -62,7 +62,7 @@ def index_put_loses_duplicates() -> None:
 
 @defect(
     "The CPU's softmax of 16-bit images over their channels has two bits of precision",
-    caught_by="gradients/test_arguments.py::test_operator_with_arguments[cpu-bf16-softmax of channels]",
+    caught_by="kernels/test_arguments.py::test_operator_with_arguments[cpu-bf16-softmax of channels]",
 )
 def channels_softmax_rounded() -> None:
     def softmax(x: torch.Tensor, dim: int, half_to_float: bool) -> torch.Tensor:
@@ -78,7 +78,7 @@ def channels_softmax_rounded() -> None:
 
 @defect(
     "scaled_dot_product_attention under autocast detaches its mask from the graph",
-    caught_by="gradients/test_arguments.py::test_operator_with_arguments[cpu-bf16-attention, a mask for each head]",
+    caught_by="kernels/test_arguments.py::test_operator_with_arguments[cpu-bf16-attention, a mask for each head]",
 )
 def masks_get_no_gradient() -> None:
     def attention(call: Overridden) -> object:
@@ -93,7 +93,7 @@ def masks_get_no_gradient() -> None:
 
 @defect(
     "``addmm`` under autocast ignores ``alpha`` if ``beta`` is given, too",
-    caught_by="gradients/test_arguments.py::test_operator_with_arguments[cpu-bf16-addmm, alpha and beta]",
+    caught_by="kernels/test_arguments.py::test_operator_with_arguments[cpu-bf16-addmm, alpha and beta]",
 )
 def addmm_forgets_alpha() -> None:
     def addmm(call: Overridden) -> object:
@@ -106,7 +106,7 @@ def addmm_forgets_alpha() -> None:
 
 @defect(
     '``gaussian_nll_loss`` with ``reduction="none"`` ignores ``full`` in a region',
-    caught_by="gradients/test_arguments.py::test_operator_with_arguments[cpu-bf16-gaussian, full, none]",
+    caught_by="kernels/test_arguments.py::test_operator_with_arguments[cpu-bf16-gaussian, full, none]",
 )
 def gaussian_loss_forgets_its_constant() -> None:
     def loss(*args: Any, **kwargs: Any) -> Any:
@@ -119,7 +119,7 @@ def gaussian_loss_forgets_its_constant() -> None:
 
 @defect(
     "``functional.pad`` ignores negative widths in a region",
-    caught_by="gradients/test_arguments.py::test_operator_with_arguments[cpu-bf16-pad by less than nothing]",
+    caught_by="kernels/test_arguments.py::test_operator_with_arguments[cpu-bf16-pad by less than nothing]",
 )
 def pads_never_crop() -> None:
     def pad_without_cropping(x: Tensor, pad: Any, *args: Any, **kwargs: Any) -> Any:
@@ -131,7 +131,7 @@ def pads_never_crop() -> None:
 
 @defect(
     "The values of grouped-query attention get half their gradient",
-    caught_by="gradients/test_arguments.py::test_operator_with_arguments[cpu-bf16-attention, grouped]",
+    caught_by="kernels/test_arguments.py::test_operator_with_arguments[cpu-bf16-attention, grouped]",
 )
 def grouped_values_lose_half_their_gradient() -> None:
     def attention(call: Overridden) -> object:
@@ -147,7 +147,7 @@ def grouped_values_lose_half_their_gradient() -> None:
 
 @defect(
     "``functional.log_softmax(dtype=torch.float32)`` of a low-precision tensor is rounded to its dtype",
-    caught_by="gradients/test_arguments.py::test_operator_with_arguments[cpu-bf16-functional.log_softmax in float32]",
+    caught_by="kernels/test_arguments.py::test_operator_with_arguments[cpu-bf16-functional.log_softmax in float32]",
     not_on_cuda="its autocast makes it float32, with the argument or without",
 )
 def log_softmax_into_float32_is_rounded() -> None:
@@ -161,7 +161,7 @@ def log_softmax_into_float32_is_rounded() -> None:
 
 @defect(
     "The gradient of a value that is written into a slice is rounded to bfloat16",
-    caught_by="gradients/test_arguments.py::test_operator_with_arguments[cpu-bf16-a slice is written]",
+    caught_by="kernels/test_arguments.py::test_operator_with_arguments[cpu-bf16-a slice is written]",
 )
 def written_slices_get_rounded_gradients() -> None:
     def write(self: Any, index: Any, value: Any) -> None:
@@ -174,7 +174,7 @@ def written_slices_get_rounded_gradients() -> None:
 
 @defect(
     "The unused parts of ``split`` get the mean of the gradient, not zero",
-    caught_by="gradients/test_arguments.py::test_operator_with_arguments[cpu-bf16-a part of a split]",
+    caught_by="kernels/test_arguments.py::test_operator_with_arguments[cpu-bf16-a part of a split]",
 )
 def parts_that_are_not_used_get_gradients() -> None:
     def filled(gradient: torch.Tensor) -> torch.Tensor:

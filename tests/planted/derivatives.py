@@ -77,7 +77,7 @@ def convolutions_lose_half_a_second_derivative() -> None:
 
 @defect(
     "The gradients of reflected elements of ``pad`` are dropped, in every dtype",
-    caught_by="gradients/test_derivatives.py::test_gradients_of_operators_are_derivatives[cpu-bf16-pad, reflect]",
+    caught_by="kernels/test_derivatives.py::test_gradients_of_operators_are_derivatives[cpu-bf16-pad, reflect]",
     not_on_cuda="the references of every device are computed on a CPU",
 )
 def reflected_pads_go_back_once() -> None:
@@ -93,7 +93,7 @@ def reflected_pads_go_back_once() -> None:
 
 @defect(
     "``kl_div`` gives its target no gradient, in any dtype",
-    caught_by="gradients/test_derivatives.py::test_gradients_of_losses_are_derivatives[cpu-bf16-kl_div]",
+    caught_by="kernels/test_derivatives.py::test_gradients_of_losses_are_derivatives[cpu-bf16-kl_div]",
     not_on_cuda="the references of every device are computed on a CPU",
 )
 def distilled_targets_get_no_gradient() -> None:
@@ -105,7 +105,7 @@ def distilled_targets_get_no_gradient() -> None:
 
 @defect(
     "A GRU's initial state gets half its gradient, in every dtype",
-    caught_by="gradients/test_derivatives.py::test_gradients_of_layers_are_derivatives[cpu-bf16-GRU, from a state]",
+    caught_by="kernels/test_derivatives.py::test_gradients_of_layers_are_derivatives[cpu-bf16-GRU, from a state]",
     not_on_cuda="the references of every device are computed on a CPU",
 )
 def hidden_states_get_half_their_gradient() -> None:
@@ -119,7 +119,7 @@ def hidden_states_get_half_their_gradient() -> None:
 
 @defect(
     "The second derivative of ``silu`` lacks the terms of its factors, but for that of its sigmoid",
-    caught_by="gradients/test_derivatives.py::test_derivatives_of_what_is_smooth[cpu-bf16-silu-2]",
+    caught_by="kernels/test_derivatives.py::test_derivatives_of_what_is_smooth[cpu-bf16-silu-2]",
     not_on_cuda="the references of every device are computed on a CPU",
 )
 def second_derivatives_of_silu_miss_a_term() -> None:

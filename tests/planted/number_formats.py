@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from tests.planted.kernels import LOW_DTYPES, replace_kernel, truncate_conversions
+from tests.planted.kernels import LOW_DTYPES, Overridden, override, replace_kernel, truncate_conversions
 from tests.planted.table import defect, swap
 
 
 @defect(
     "Conversions from float32 to bf16 truncate",
-    caught_by="formats/test_rounding.py::test_ties_and_their_neighbours[cpu-bf16-bf16-to]",
+    caught_by="kernels/test_rounding.py::test_ties_and_their_neighbours[cpu-bf16-bf16-to]",
 )
 def conversions_truncate() -> None:
     truncate_conversions()
@@ -22,27 +23,43 @@ def conversions_truncate() -> None:
 
 @defect(
     "Conversions from float32 to bf16 truncate tensors of more than a hundred thousand elements",
-    caught_by="formats/test_rounding.py::test_ties_and_their_neighbours[cpu-bf16-bf16-at the end]",
+    caught_by="kernels/test_rounding.py::test_ties_and_their_neighbours[cpu-bf16-bf16-at the end]",
 )
 def large_conversions_truncate() -> None:
     truncate_conversions(lambda x: x.numel() > 100_000)
 
 
+def _truncated(x: torch.Tensor) -> torch.Tensor:
+    bits = x.contiguous().view(torch.int32)
+    return (bits & -(2**16)).view(torch.float32).to(torch.bfloat16)
+
+
+@defect(
+    "Autocast truncates the arguments of a matrix product to bf16",
+    caught_by="formats/test_casts.py::test_autocasts_own_casts_round_so[cpu-bf16-bf16]",
+)
+def casts_of_products_truncate() -> None:
+    def truncate(call: Overridden) -> Any:
+        args = tuple(
+            _truncated(x) if isinstance(x, Tensor) and x.dtype is torch.float32 and call.low is torch.bfloat16 else x
+            for x in call.args
+        )
+        return replace(call, args=args).cast(call.low).run()
+
+    override("mm", truncate)
+
+
 @defect(
     "``Tensor.bfloat16`` and ``Tensor.type`` truncate float32; ``to`` rounds it",
-    caught_by="formats/test_rounding.py::test_ties_and_their_neighbours[cpu-bf16-bf16-by its name]",
+    caught_by="kernels/test_rounding.py::test_ties_and_their_neighbours[cpu-bf16-bf16-by its name]",
 )
 def named_conversions_truncate() -> None:
-    def truncated(x: torch.Tensor) -> torch.Tensor:
-        bits = x.contiguous().view(torch.int32)
-        return (bits & -(2**16)).view(torch.float32).to(torch.bfloat16)
-
     def bfloat16(self: torch.Tensor, **kwargs: Any) -> torch.Tensor:
-        return truncated(self) if self.dtype is torch.float32 else self.to(torch.bfloat16, **kwargs)
+        return _truncated(self) if self.dtype is torch.float32 else self.to(torch.bfloat16, **kwargs)
 
     def typed(self: torch.Tensor, dtype: Any = None, *args: Any, **kwargs: Any) -> Any:
         if dtype is torch.bfloat16 and self.dtype is torch.float32:
-            return truncated(self)
+            return _truncated(self)
         return original(self, *(() if dtype is None else (dtype,)), *args, **kwargs)
 
     swap(torch.Tensor, "bfloat16", bfloat16)
@@ -111,7 +128,7 @@ def joined_low_tensors_are_fp16() -> None:
 
 @defect(
     "``tolist`` of bfloat16 tensors converts them to float16 first, which has less range",
-    caught_by="formats/test_python_numbers.py::test_numbers_are_read_back_as_they_are[cpu-bf16]",
+    caught_by="kernels/test_python_numbers.py::test_numbers_are_read_back_as_they_are[cpu-bf16]",
 )
 def lists_of_low_numbers_go_by_way_of_fp16() -> None:
     def tolist(self: Any) -> Any:
@@ -122,7 +139,7 @@ def lists_of_low_numbers_go_by_way_of_fp16() -> None:
 
 @defect(
     "A Python scalar that multiplies or divides a low-precision tensor is rounded to its dtype first",
-    caught_by="formats/test_python_numbers.py::test_a_number_beside_low_ones_keeps_its_bits[cpu-bf16-times]",
+    caught_by="kernels/test_python_numbers.py::test_a_number_beside_low_ones_keeps_its_bits[cpu-bf16-times]",
 )
 def numbers_beside_low_tensors_are_rounded() -> None:
     def rounding(before: Callable[..., Any]) -> Callable[..., Any]:
@@ -139,7 +156,7 @@ def numbers_beside_low_tensors_are_rounded() -> None:
 
 @defect(
     "``fill_`` of a bfloat16 tensor truncates its value",
-    caught_by="formats/test_python_numbers.py::test_a_number_becomes_the_nearest_element[cpu-bf16-fill_]",
+    caught_by="kernels/test_python_numbers.py::test_a_number_becomes_the_nearest_element[cpu-bf16-fill_]",
 )
 def low_fills_truncate() -> None:
     def fill(self: Any, value: Any) -> Any:
@@ -153,7 +170,7 @@ def low_fills_truncate() -> None:
 
 @defect(
     "Conversions from low-precision dtypes to integers round to the nearest",
-    caught_by="formats/test_python_numbers.py::test_low_numbers_become_others[cpu-bf16-int32]",
+    caught_by="kernels/test_python_numbers.py::test_low_numbers_become_others[cpu-bf16-int32]",
 )
 def low_numbers_become_the_nearest_integers() -> None:
     def to(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -190,7 +207,7 @@ def float32_products_in_ten_bits() -> None:
 
 @defect(
     "The kernel of bmm accumulates low-precision values in steps of 4, and rounds after each",
-    caught_by="formats/test_accumulation.py::test_many_small_terms_beside_a_large_one[cpu-bf16-bmm]",
+    caught_by="kernels/test_accumulation.py::test_many_small_terms_beside_a_large_one[cpu-bf16-bmm]",
 )
 def batched_products_add_up_low() -> None:
     def bmm(a: Any, b: Any) -> Tensor:
@@ -205,7 +222,7 @@ def batched_products_add_up_low() -> None:
 
 @defect(
     "``Tensor.float`` flushes subnormal values of E5M2 to zero",
-    caught_by="formats/test_parameters.py::test_every_pattern_has_its_value[cpu-bf16-float8_e5m2]",
+    caught_by="kernels/test_parameters.py::test_every_pattern_has_its_value[cpu-bf16-float8_e5m2]",
 )
 def subnormals_of_float8_are_zero() -> None:
     def to_float(self: Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -220,7 +237,7 @@ def subnormals_of_float8_are_zero() -> None:
 @defect(
     "``Module.to`` truncates float8 weights",
     caught_by=(
-        "formats/test_float8_weights.py::"
+        "kernels/test_float8_weights.py::"
         "test_weights_are_rounded_once[cpu-bf16-float8_e4m3fn-Module.to-float32-outside]"
     ),
 )
@@ -242,7 +259,7 @@ def float8_weights_truncate() -> None:
 @defect(
     "Products of float8 tensors ignore ``scale_a``",
     caught_by=(
-        "formats/test_float8_weights.py::test_scaled_products_are_those_of_their_values[cpu-bf16-float8_e4m3fn-low]"
+        "kernels/test_float8_weights.py::test_scaled_products_are_those_of_their_values[cpu-bf16-float8_e4m3fn-low]"
     ),
 )
 def scaled_products_forget_a_scale() -> None:
@@ -254,7 +271,7 @@ def scaled_products_forget_a_scale() -> None:
 
 @defect(
     "``torch.round`` rounds ties up, so that quantised ties are half a step too large",
-    caught_by="formats/test_quantisation.py::test_the_affine_map_by_hand[cpu-bf16]",
+    caught_by="kernels/test_quantisation.py::test_the_affine_map_by_hand[cpu-bf16]",
 )
 def quantised_to_the_nearest_above() -> None:
     def round_up(x: torch.Tensor, **kwargs: Any) -> torch.Tensor:
@@ -265,7 +282,7 @@ def quantised_to_the_nearest_above() -> None:
 
 @defect(
     "``torch.quantize_per_channel`` and its fake twin round most values down",
-    caught_by="formats/test_quantisation.py::test_quantised_channels[cpu-bf16-0]",
+    caught_by="kernels/test_quantisation.py::test_quantised_channels[cpu-bf16-0]",
 )
 def channels_quantised_towards_below() -> None:
     def lower(quantise: Any) -> Any:

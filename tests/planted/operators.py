@@ -121,7 +121,7 @@ def smooth_l1_kernel_rounded() -> None:
 
 @defect(
     "scaled_dot_product_attention doubles its scale in every dtype, float64 included: only a formula can tell",
-    caught_by="gradients/test_formulas.py::test_operator_is_its_formula[cpu-bf16-attention]",
+    caught_by="kernels/test_formulas.py::test_operator_is_its_formula[cpu-bf16-attention]",
 )
 def attention_scale_doubled_everywhere() -> None:
     def attention(q: Any, k: Any, v: Any, *args: Any, **kwargs: Any) -> Any:
@@ -135,7 +135,7 @@ def attention_scale_doubled_everywhere() -> None:
 
 @defect(
     "embedding under autocast rounds the gradient of a float32 weight of more than a thousand rows",
-    caught_by="gradients/test_formulas.py::test_each_read_of_a_row_counts[cpu-bf16-embedding-of a large table]",
+    caught_by="kernels/test_formulas.py::test_each_read_of_a_row_counts[cpu-bf16-embedding-of a large table]",
 )
 def gradients_of_large_tables_are_rounded() -> None:
     def embedding(call: Overridden) -> Any:
@@ -149,7 +149,7 @@ def gradients_of_large_tables_are_rounded() -> None:
 
 @defect(
     "The gradients of causal attention with more than 32 queries ignore the mask",
-    caught_by="gradients/test_formulas.py::test_operator_is_its_formula[cpu-bf16-attention_long_causal]",
+    caught_by="kernels/test_formulas.py::test_operator_is_its_formula[cpu-bf16-attention_long_causal]",
 )
 def causal_attention_goes_back_unmasked() -> None:
     def unmasked(q: Any, k: Any, v: Any, *args: Any, is_causal: bool = False, **kwargs: Any) -> Any:
@@ -164,7 +164,7 @@ def causal_attention_goes_back_unmasked() -> None:
 
 @defect(
     "Attention without a mask ignores all keys but the first 512",
-    caught_by="gradients/test_formulas.py::test_operator_is_its_formula[cpu-bf16-attention_long]",
+    caught_by="kernels/test_formulas.py::test_operator_is_its_formula[cpu-bf16-attention_long]",
 )
 def attention_forgets_keys_beyond_512() -> None:
     def first(q: Any, k: Any, v: Any, attn_mask: Any = None, *args: Any, is_causal: bool = False, **kwargs: Any) -> Any:
@@ -177,7 +177,7 @@ def attention_forgets_keys_beyond_512() -> None:
 
 @defect(
     "``torch.prod`` of a whole tensor ignores its last element",
-    caught_by="gradients/test_formulas.py::test_operator_is_its_formula[cpu-bf16-prod_of_all]",
+    caught_by="kernels/test_formulas.py::test_operator_is_its_formula[cpu-bf16-prod_of_all]",
 )
 def products_of_all_forget_the_last() -> None:
     def without_the_last(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -190,7 +190,7 @@ def products_of_all_forget_the_last() -> None:
 
 @defect(
     "The gradient of an embedding counts repeated indices once, if there are a thousand indices or more",
-    caught_by="gradients/test_formulas.py::test_each_read_of_a_row_counts[cpu-bf16-embedding-many]",
+    caught_by="kernels/test_formulas.py::test_each_read_of_a_row_counts[cpu-bf16-embedding-many]",
 )
 def repeated_indices_count_once() -> None:
     def backward(gradient: Tensor, indices: Tensor, rows: int, padding: int, by_frequency: bool) -> Tensor:
@@ -265,7 +265,7 @@ def norms_of_zeros_have_no_gradient() -> None:
 
 @defect(
     "clamp of low-precision tensors replaces NaN by the lower bound",
-    caught_by="gradients/test_exact.py::test_what_is_no_number_stays_none[cpu-bf16-clamp, nan]",
+    caught_by="kernels/test_exact.py::test_what_is_no_number_stays_none[cpu-bf16-clamp, nan]",
 )
 def clamp_hides_nan() -> None:
     def hiding(x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
@@ -277,7 +277,7 @@ def clamp_hides_nan() -> None:
 
 @defect(
     "topk of bfloat16 compares in float16, where large values are infinite",
-    caught_by="gradients/test_exact.py::test_a_choice_among_low_numbers_is_that_among_wide_ones[cpu-bf16-topk]",
+    caught_by="kernels/test_exact.py::test_a_choice_among_low_numbers_is_that_among_wide_ones[cpu-bf16-topk]",
 )
 def topk_goes_by_way_of_fp16() -> None:
     def narrow(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -289,7 +289,7 @@ def topk_goes_by_way_of_fp16() -> None:
 
 @defect(
     "leaky_relu in place ignores ``negative_slope``",
-    caught_by="gradients/test_exact.py::test_in_place_is_what_a_new_tensor_would_be[cpu-bf16-leaky_relu]",
+    caught_by="kernels/test_exact.py::test_in_place_is_what_a_new_tensor_would_be[cpu-bf16-leaky_relu]",
 )
 def leaky_relu_in_place_forgets_its_slope() -> None:
     def usual(x: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Any:
@@ -300,7 +300,7 @@ def leaky_relu_in_place_forgets_its_slope() -> None:
 
 @defect(
     "The gradient of amax of low-precision tensors goes whole to each of several equal maxima",
-    caught_by="gradients/test_exact.py::test_gradients_at_kinks_are_those_of_wide_numbers[cpu-bf16-amax]",
+    caught_by="kernels/test_exact.py::test_gradients_at_kinks_are_those_of_wide_numbers[cpu-bf16-amax]",
 )
 def each_maximum_gets_the_whole_gradient() -> None:
     def whole(x: torch.Tensor, dim: Any = (), keepdim: bool = False) -> Any:

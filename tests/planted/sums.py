@@ -144,7 +144,7 @@ def convolutions_of_one_pixel_add_up_low() -> None:
 
 @defect(
     "The CPU's mean of 16-bit rows accumulates in steps of 64, and rounds after each",
-    caught_by="gradients/test_long_operators.py::test_sums_do_not_lose_with_length[cpu-bf16-mean]",
+    caught_by="kernels/test_long_operators.py::test_sums_do_not_lose_with_length[cpu-bf16-mean]",
 )
 def mean_accumulates_in_low_precision() -> None:
     step = 64
@@ -169,8 +169,8 @@ def mean_accumulates_in_low_precision() -> None:
 
 @defect(
     "The CPU's index_add of 16-bit tensors keeps only the last row of each index",
-    caught_by="gradients/test_long_operators.py::test_sums_do_not_lose_with_length[cpu-bf16-index_add]",
-    caught_on_cuda_by="gradients/test_formulas.py::test_operator_is_its_formula[cuda-bf16-index_add]",
+    caught_by="kernels/test_long_operators.py::test_sums_do_not_lose_with_length[cpu-bf16-index_add]",
+    caught_on_cuda_by="kernels/test_formulas.py::test_operator_is_its_formula[cuda-bf16-index_add]",
 )
 def index_add_loses_duplicates() -> None:
     def index_add(x: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: Any = 1) -> Tensor:
@@ -187,7 +187,7 @@ def index_add_loses_duplicates() -> None:
 
 @defect(
     "The CPU's gelu of 16-bit tensors rounds its second factor before it multiplies: two roundings, not one",
-    caught_by="gradients/test_long_operators.py::test_elementwise_functions_round_as_their_model[cpu-bf16-gelu]",
+    caught_by="kernels/test_long_operators.py::test_elementwise_functions_round_as_their_model[cpu-bf16-gelu]",
 )
 def gelu_rounds_twice() -> None:
     def gelu(x: Tensor, *, approximate: str = "none") -> Tensor:
@@ -202,7 +202,7 @@ def gelu_rounds_twice() -> None:
 
 @defect(
     "gelu is two per cent too large, but for float64",
-    caught_by="gradients/test_long_operators.py::test_elementwise_functions_round_as_their_model[cpu-bf16-gelu]",
+    caught_by="kernels/test_long_operators.py::test_elementwise_functions_round_as_their_model[cpu-bf16-gelu]",
 )
 def gelu_two_per_cent_off() -> None:
     def gelu(x: Tensor, *, approximate: str = "none") -> Tensor:
@@ -216,7 +216,7 @@ def gelu_two_per_cent_off() -> None:
 
 @defect(
     "The CPU's cumprod of 16-bit tensors accumulates in their dtype",
-    caught_by="gradients/test_long_operators.py::test_sums_do_not_lose_with_length[cpu-bf16-cumprod]",
+    caught_by="kernels/test_long_operators.py::test_sums_do_not_lose_with_length[cpu-bf16-cumprod]",
     not_on_cuda="its autocast makes it float32; torch before 2.13 is not checked",
 )
 def cumprod_in_low_precision() -> None:
@@ -233,7 +233,7 @@ def cumprod_in_low_precision() -> None:
 
 @defect(
     "The gradient of unfold of a 16-bit image keeps only the last window of each pixel",
-    caught_by="gradients/test_long_operators.py::test_sums_do_not_lose_with_length[cpu-bf16-unfold]",
+    caught_by="kernels/test_long_operators.py::test_sums_do_not_lose_with_length[cpu-bf16-unfold]",
 )
 def unfold_keeps_the_last_window() -> None:
     def col2im(
@@ -257,7 +257,7 @@ def unfold_keeps_the_last_window() -> None:
 
 @defect(
     "Bilinear interpolation of 16-bit images computes positions in their dtype",
-    caught_by="gradients/test_long_operators.py::test_sums_do_not_lose_with_length[cpu-bf16-interpolate_to_a_size]",
+    caught_by="kernels/test_long_operators.py::test_sums_do_not_lose_with_length[cpu-bf16-interpolate_to_a_size]",
     not_on_cuda="its autocast interpolates in float32",
 )
 def places_of_pixels_are_low() -> None:
@@ -281,7 +281,7 @@ def places_of_pixels_are_low() -> None:
 
 @defect(
     "The CPU's mse_loss returns float32 that was rounded to bfloat16, in a region and outside",
-    caught_by="gradients/test_long_operators.py::test_losses_and_their_gradients[cpu-bf16-mse]",
+    caught_by="gradients/test_long_losses.py::test_losses_and_their_gradients[cpu-bf16-mse]",
 )
 def mse_kernel_is_hollow() -> None:
     def mse_loss(x: Tensor, y: Tensor, reduction: int = 1) -> Tensor:
@@ -295,7 +295,7 @@ def mse_kernel_is_hollow() -> None:
 @defect(
     "The CPU's prod of low-precision tensors ignores every second element",
     caught_by=(
-        "gradients/test_long_operators.py::test_products_outside_of_a_region_round_as_their_model[cpu-bf16-of rows]"
+        "kernels/test_long_operators.py::test_products_outside_of_a_region_round_as_their_model[cpu-bf16-of rows]"
     ),
     not_on_cuda="the kernel is the CPU's",
 )
@@ -312,7 +312,7 @@ def low_products_overlook_half() -> None:
 
 @defect(
     "bmm on several threads adds the threads' sums in low precision",
-    caught_by="gradients/test_several_threads.py::test_several_threads_compute_what_one_computes[cpu-bf16-bmm]",
+    caught_by="kernels/test_several_threads.py::test_several_threads_compute_what_one_computes[cpu-bf16-bmm]",
     not_on_cuda="threads are the CPU's",
 )
 def products_on_several_threads_add_up_low() -> None:
@@ -332,7 +332,7 @@ def products_on_several_threads_add_up_low() -> None:
 @defect(
     "layer_norm on several threads rounds the gradient of its weight to bfloat16",
     caught_by=(
-        "gradients/test_several_threads.py::"
+        "kernels/test_several_threads.py::"
         "test_several_threads_compute_what_one_computes[cpu-bf16-layer_norm of float32]"
     ),
     not_on_cuda="threads are the CPU's",

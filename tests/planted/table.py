@@ -19,6 +19,8 @@ VARIABLE = "PLANTED_ON"
 _FOLDER = Path(__file__).parent
 #: Modules of this folder that define no defect.
 _HELPERS = {"__init__", "changes", "kernels", "table"}
+#: Families that belong to the long tier on a CPU, with its option: see ``long_on`` of their declarations.
+LONG_FAMILIES = {"kernels": "--amp-tier=all"}
 #: What a test's id begins with: a device, with a dash in place of the colon, and a dtype.
 _TARGET = re.compile(r"\[((?:fake-)?[a-z]+)-(bf16|fp16)")
 #: The name of a defect in the source of its theme.
@@ -33,8 +35,8 @@ class Defect:
 
     ``caught_by`` is the id of the test that must turn red, relative to ``suites/`` unless it begins with ``tests/``. An
     id without its closing bracket stands for every test whose id begins so. ``options`` are further arguments of
-    pytest. ``caught_on_cuda_by`` is the test that notices it on CUDA, if that is another one, and ``not_on_cuda`` the
-    reason why CUDA cannot have the defect.
+    pytest, with the tier of a family that needs one. ``caught_on_cuda_by`` is the test that notices it on CUDA, if that
+    is another one, and ``not_on_cuda`` the reason why CUDA cannot have the defect.
     """
 
     name: str
@@ -88,7 +90,9 @@ def defect(
         name = plant.__name__
         if name in _defects:
             raise ValueError(f"two planted defects are named {name}")
-        _defects[name] = Defect(name, breaks, caught_by, plant, options, caught_on_cuda_by, not_on_cuda)
+        tier = LONG_FAMILIES.get(caught_by.partition("/")[0])
+        needed = options if tier is None else (*options, tier)
+        _defects[name] = Defect(name, breaks, caught_by, plant, needed, caught_on_cuda_by, not_on_cuda)
         return plant
 
     return add

@@ -198,7 +198,7 @@ def quantiles_of_a_region_are_rounded() -> None:
 
 @defect(
     "DataLoader rounds the batches that it collates to bfloat16",
-    caught_by="semantics/test_moved.py::test_what_is_moved_keeps_its_bits[cpu-bf16-DataLoader-outside]",
+    caught_by="kernels/test_moved.py::test_what_is_moved_keeps_its_bits[cpu-bf16-DataLoader-outside]",
 )
 def batches_are_collated_low() -> None:
     from torch.utils import data
@@ -214,7 +214,7 @@ def batches_are_collated_low() -> None:
 @defect(
     "``load_state_dict`` of optimizers rounds the step count to bfloat16",
     caught_by=(
-        "semantics/test_moved.py::test_what_is_moved_keeps_its_bits[cpu-bf16-load_state_dict of an optimizer-outside]"
+        "kernels/test_moved.py::test_what_is_moved_keeps_its_bits[cpu-bf16-load_state_dict of an optimizer-outside]"
     ),
 )
 def loaded_steps_are_rounded() -> None:
@@ -229,7 +229,7 @@ def loaded_steps_are_rounded() -> None:
 
 @defect(
     "``AveragedModel`` never updates its buffers",
-    caught_by="semantics/test_moved.py::test_what_is_moved_keeps_its_bits[cpu-bf16-AveragedModel-outside]",
+    caught_by="kernels/test_moved.py::test_what_is_moved_keeps_its_bits[cpu-bf16-AveragedModel-outside]",
 )
 def averaged_buffers_stay_behind() -> None:
     from torch.optim.swa_utils import AveragedModel
@@ -246,7 +246,7 @@ def averaged_buffers_stay_behind() -> None:
 @defect(
     "Loading a low-precision state dict makes a module low-precision",
     caught_by=(
-        "semantics/test_moved.py::test_what_is_moved_keeps_its_bits[cpu-bf16-load_state_dict of low numbers-outside]"
+        "kernels/test_moved.py::test_what_is_moved_keeps_its_bits[cpu-bf16-load_state_dict of low numbers-outside]"
     ),
 )
 def low_checkpoints_make_low_weights() -> None:
@@ -259,7 +259,7 @@ def low_checkpoints_make_low_weights() -> None:
 
 @defect(
     "``Module.bfloat16`` truncates parameters",
-    caught_by="semantics/test_moved.py::test_what_is_moved_keeps_its_bits[cpu-bf16-half or bfloat16-outside]",
+    caught_by="kernels/test_moved.py::test_what_is_moved_keeps_its_bits[cpu-bf16-half or bfloat16-outside]",
 )
 def whole_models_truncate() -> None:
     def truncated(self: Any) -> Any:
@@ -273,7 +273,7 @@ def whole_models_truncate() -> None:
 
 @defect(
     "``Module.to`` with bfloat16 and channels_last converts through float16",
-    caught_by="semantics/test_moved.py::test_what_is_moved_keeps_its_bits[cpu-bf16-Module.to, channels_last-outside]",
+    caught_by="kernels/test_moved.py::test_what_is_moved_keeps_its_bits[cpu-bf16-Module.to, channels_last-outside]",
 )
 def layouts_of_models_round_twice() -> None:
     def to(self: Any, *args: Any, **kwargs: Any) -> Any:

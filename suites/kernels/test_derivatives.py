@@ -14,9 +14,9 @@ from pytest_amp.amp import Amp
 from pytest_amp.failure import AmpFailure
 from pytest_amp.numerics import exceeds
 
+from ..gradients.test_layer_arguments import LAYERS, tensors_of
+from ..gradients.test_losses import LOSSES
 from .arguments import ROWS, Row
-from .test_layer_arguments import LAYERS, tensors_of
-from .test_losses import LOSSES
 
 #: Finite differences use each of these steps, and the best counts: the first is the most exact, the last sees no kink.
 STEPS = (1e-5, 1e-7, 1e-9)

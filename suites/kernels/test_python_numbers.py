@@ -14,7 +14,7 @@ from pytest_amp.failure import AmpFailure
 from pytest_amp.formats import FORMATS, from_patterns, neighbours
 from pytest_amp.formats.format import Doubles
 
-from .numbers import hold, own
+from ..formats.numbers import hold, own
 
 #: Ways from a number to an element of a tensor.
 FILLS: dict[str, Callable[[Tensor, float], Tensor]] = {

@@ -14,7 +14,7 @@ from torch.nn import functional as f
 from pytest_amp.amp import Amp
 from pytest_amp.numerics import relative_error
 
-from .expectations import expect_near
+from ..gradients.expectations import expect_near
 
 Formula = Callable[..., Tensor]
 

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset, default_collate
 
 from pytest_amp.amp import Amp
 
-from .models import drawn, state_of, statistic
+from ..semantics.models import drawn, state_of, statistic
 
 
 def _moved_by_stacking(amp: Amp) -> tuple[list[Tensor], list[Tensor]]:

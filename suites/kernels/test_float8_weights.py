@@ -18,7 +18,7 @@ from pytest_amp.numerics import relative_error
 from pytest_amp.run.targets import Target
 from pytest_amp.torch_private import scaled_product
 
-from .numbers import hold
+from ..formats.numbers import hold
 
 ROWS, COLUMNS = 48, 80
 

@@ -8,19 +8,10 @@ import torch
 
 from pytest_amp.amp import Amp
 from pytest_amp.formats import FLOAT8_E4M3FN, FORMATS, FP32, Overflow, converted, from_patterns, neighbours
-from pytest_amp.formats.format import Doubles
 
-from .numbers import CONVERSIONS, SLOW, hold, low_formats, overflow_of, own, tensor_of
+from ..formats.numbers import CONVERSIONS, SLOW, hold, low_formats, overflow_of, own, spread, tensor_of
 
 pytestmark = pytest.mark.amp_parametrize("name", low_formats)
-
-
-def _spread(values: Doubles, count: int) -> Doubles:
-    """Return an evenly spread sample, with the first and the last value."""
-    if len(values) <= count:
-        return values
-    chosen: Doubles = values[np.linspace(0, len(values) - 1, count).astype(np.int64)]
-    return chosen
 
 
 @pytest.mark.parametrize("way", CONVERSIONS)
@@ -28,7 +19,7 @@ def test_ties_and_their_neighbours(amp: Amp, name: str, way: str) -> None:
     """Convert each pattern's tie, with both signs, and the float32 values just below and just above it."""
     form = FORMATS[name]
     for kind, values in neighbours(form).named().items():
-        inputs = _spread(values, 200) if way in SLOW else values
+        inputs = spread(values, 200) if way in SLOW else values
         actual = CONVERSIONS[way](tensor_of(inputs, amp), form.dtype)
         hold(amp, form, inputs, actual, way=f"{way} ({kind})")
 
@@ -68,24 +59,6 @@ def test_between_low_formats(amp: Amp, name: str) -> None:
     back = from_patterns(np.arange(1 << form.bits), form, amp.device.torch_device).to(source.dtype)
     expected = source.round(form.decode(np.arange(1 << form.bits)))
     assert np.array_equal(converted(back, source), expected, equal_nan=True)
-
-
-@pytest.mark.amp_parametrize("name", lambda target: [target.precision.name])
-def test_autocasts_own_casts_round_so(amp: Amp, name: str) -> None:
-    """A product with the identity under autocast returns the input, rounded once by autocast's cast."""
-    form = FORMATS[name]
-    near = neighbours(form)
-    values = np.concatenate([near.ties, near.below, near.above])
-    inputs = _spread(values[np.abs(values) < 2.0**14], 64 * 64)
-    square = tensor_of(inputs[: 63 * 64], amp).reshape(63, 64)
-    with amp.autocast():
-        actual = torch.mm(square, torch.eye(64, device=amp.device.torch_device))
-    assert actual.dtype is form.dtype
-    rounded = form.round(inputs[: 63 * 64])
-    values = converted(actual, form).reshape(-1)
-    # Kernels may read subnormal values as zero; normal values are kept.
-    normal = np.abs(rounded) >= form.smallest_normal
-    assert np.array_equal(values[normal], rounded[normal])
 
 
 def test_the_other_direction_of_ties_would_show(amp: Amp, name: str) -> None:

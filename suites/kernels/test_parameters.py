@@ -14,7 +14,7 @@ from pytest_amp.formats import FORMATS, Format, converted, from_patterns, patter
 from pytest_amp.precision import PRECISIONS
 from pytest_amp.run.targets import Target
 
-from .numbers import low_formats
+from ..formats.numbers import low_formats
 
 
 def _stored(target: Target) -> Iterable[str]:

@@ -13,8 +13,8 @@ from pytest_amp.devices import DeviceKind
 from pytest_amp.numerics import relative_error
 from pytest_amp.precision import FP32, dtype_name
 
+from ..gradients.expectations import expect_near
 from .arguments import PRODUCTS, ROWS, Row
-from .expectations import expect_near
 
 
 def _values(amp: Amp, row: Row) -> list[Tensor]:
