@@ -77,3 +77,24 @@ def test_a_fixture_in_place_of_this_plugins_is_refused_for_a_family(families: Pr
     )
     families.write(test_own="def test_it(amp):\n    assert amp == 3\n")
     families.apart("test_own.py").assert_outcomes(passed=1)
+
+
+def test_a_family_may_belong_to_the_long_tier_on_a_kind_of_device(families: Project) -> None:
+    long = REAL_ONLY.replace("Family('gradients')", "Family('gradients', long_on=frozenset({DeviceKind.CPU}))")
+    families.file("suite/gradients/__init__.py", f"from pytest_amp.devices import DeviceKind\n{long}")
+    families.write(conftest=SIMULATED)
+    lines = summary(families.here("--amp-device=cpu,simulated", "--amp-dtype=bf16", "suite"))
+    assert lines[:2] == ["ran       cpu-bf16        rules 2", "ran       simulated-bf16  gradients 1, rules 2"]
+    assert "not run   1 (gradients on cpu: long tier (--amp-tier=long))" in lines
+    lines = summary(families.here("--amp-device=cpu", "--amp-dtype=bf16", "--amp-tier=all", "suite"))
+    assert lines[0] == "ran       cpu-bf16  gradients 1, rules 2"
+    lines = summary(families.here("--amp-device=cpu", "--amp-dtype=bf16", "--amp-tier=long", "suite"))
+    assert lines[0] == "ran       cpu-bf16  gradients 1"
+
+
+def test_a_long_family_alone_is_said_not_to_have_run(families: Project) -> None:
+    long = REAL_ONLY.replace("Family('gradients')", "Family('gradients', long_on=frozenset({DeviceKind.CPU}))")
+    families.file("suite/gradients/__init__.py", f"from pytest_amp.devices import DeviceKind\n{long}")
+    result = families.here("--amp-device=cpu", "--amp-dtype=bf16", "suite/gradients")
+    assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
+    assert "not run   1 (gradients on cpu: long tier (--amp-tier=long))" in summary(result)

@@ -45,6 +45,7 @@ from pytest_amp.record.observation import (
     unwritable,
 )
 from pytest_amp.record.observe import Observe
+from pytest_amp.record.renamed import keys_of, keys_of_test
 from pytest_amp.record.trend import Trend, trend
 
 __all__ = [
@@ -81,6 +82,8 @@ __all__ = [
     "flattened",
     "from_data",
     "judged",
+    "keys_of",
+    "keys_of_test",
     "make_key",
     "moved",
     "parsed",

@@ -12,13 +12,14 @@ import stat
 import tempfile
 import zlib
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pytest_amp.record import table
 from pytest_amp.record.earlier import items, upgraded
 from pytest_amp.record.observation import DEEPEST, Keyed, Kind, Observation, Value, check_key, deeper_than, finite
+from pytest_amp.record.renamed import Renaming, renamings_for, renewed, renewed_test
 
 SCHEMA = 4
 #: Schemas that are read: a baseline outlives the version of the plugin that wrote it.
@@ -273,14 +274,58 @@ def from_data(data: object) -> Record:
     observations = tuple(Observation.from_json(item) for item in items(data["observations"], schema))
     failures = tuple(_failure(item) for item in _list(data, "failures"))
     ran = _ran(data.get("ran"))
-    keys = [observation.key for observation in observations]
-    if len(set(keys)) != len(keys):
-        twice = next(key for key, count in Counter(keys).items() if count > 1)
-        raise ValueError(f"two observations with the key {twice}")
+    _expect_unique(observations)
     provenance, summary, complete = data.get("provenance", {}), data.get("summary", {}), data.get("complete")
     if not isinstance(provenance, dict) or not isinstance(summary, dict) or not isinstance(complete, bool):
         raise ValueError("provenance and summary must be objects, and complete true or false")
-    return Record(upgraded(observations, schema), provenance, summary, complete, ran, failures)
+    record = Record(upgraded(observations, schema), provenance, summary, complete, ran, failures)
+    return _with_present_keys(record)
+
+
+def _expect_unique(observations: Iterable[Observation]) -> None:
+    counts = Counter(observation.key for observation in observations)
+    twice = next((key for key, count in counts.items() if count > 1), None)
+    if twice is not None:
+        raise ValueError(f"two observations with the key {twice}")
+
+
+def _with_present_keys(record: Record) -> Record:
+    """Return the record of an earlier version of this project with the keys of today. Raises ValueError if two meet."""
+    rows = renamings_for(record.provenance.get("plugin"))
+    if not rows:
+        return record
+    observations = renewed(record.observations, rows)
+    _expect_unique(observations)
+    failures = tuple(replace(failure, key=renewed_test(failure.key, rows)) for failure in record.failures)
+    ran = None if record.ran is None else _ran_as_today(record.ran, rows)
+    revisions = _revisions(record, observations)
+    provenance = record.provenance if revisions is None else {**record.provenance, "revisions": revisions}
+    return replace(record, observations=observations, failures=failures, ran=ran, provenance=provenance)
+
+
+def _ran_as_today(ran: Mapping[str, tuple[str, ...]], rows: tuple[Renaming, ...]) -> dict[str, tuple[str, ...]]:
+    """Return the tests by place; a test that moved to another family is in a place of that family."""
+    places: dict[str, list[str]] = {}
+    for place, tests in ran.items():
+        target, _, family = place.rpartition(" ")
+        device, _, dtype = target.rpartition("-")
+        for test in tests:
+            key = renewed_test(f"{family}/{device}/{dtype}/{test}", rows)
+            now = key.partition("/")[0]
+            places.setdefault(place if now == family else f"{target} {now}", []).append(key.split("/", 3)[3])
+    return {place: tuple(tests) for place, tests in places.items()}
+
+
+def _revisions(record: Record, observations: Iterable[Observation]) -> dict[str, Value] | None:
+    """Return the revisions with those of families to which tests moved: the revisions of their earlier families."""
+    revisions = record.provenance.get("revisions")
+    if not isinstance(revisions, dict):
+        return None
+    moved: dict[str, set[str]] = {}
+    for before, now in zip(record.observations, observations, strict=True):
+        if now.family != before.family and now.family not in revisions:
+            moved.setdefault(now.family, set()).add(str(revisions.get(before.family)))
+    return {**revisions, **{family: "+".join(sorted(earlier)) for family, earlier in moved.items()}}
 
 
 def _list(data: Mapping[str, object], name: str) -> list[object]:

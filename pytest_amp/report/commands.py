@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from packaging.version import InvalidVersion, Version
 
@@ -19,8 +19,14 @@ def bisect_command(test: str, target: str, rerun: str | None, old: str, new: str
     ``rerun`` is the command that runs the test again, ``test`` its id, used if there is no command.
     """
     words = shlex.split(rerun)[1:] if rerun is not None else [test]
-    place = [f"--pytest-args={word}" for word in words if word == "--pyargs"]
-    return _command([*(word for word in words if not word.startswith("-")), *place], target, old, new)
+    chosen = [word for word in words if not word.startswith("-")]
+    return _command([*chosen, *_needed(words)], target, old, new)
+
+
+def _needed(words: Iterable[str]) -> list[str]:
+    """Return the option of bisect with the words of a command without which pytest does not select the test."""
+    needed = [word for word in words if word == "--pyargs" or word.startswith("--amp-tier=")]
+    return [f"--pytest-args={' '.join(needed)}"] if needed else []
 
 
 def _command(chosen: Sequence[str], target: str, old: str, new: str) -> str | None:
@@ -40,12 +46,16 @@ def of_difference(found: Difference) -> dict[str, str]:
     old, new = (str(record.provenance.get("torch")) for record in (found.old, found.new))
     by_test: dict[tuple[str, str], str | None] = {}
     commands = {}
+    words = shlex.split(str(found.new.provenance.get("command", "")))
+    tier = _needed(word for word in words if word != "--pyargs")
     for each in found.observations:
         if each.family == _OF_A_PROJECT or each.verdict not in FAILING:
             continue
         name = each.test.rpartition("::")[2]
         if (each.family, name) not in by_test:
-            by_test[each.family, name] = _command(["-k", name], "-".join(each.target), old, new) if name else None
+            by_test[each.family, name] = (
+                _command(["-k", name, *tier], "-".join(each.target), old, new) if name else None
+            )
         command = by_test[each.family, name]
         if command is not None:
             commands[each.key] = command

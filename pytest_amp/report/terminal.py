@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_amp.record import Better, Observation, Verdict, judged
+from pytest_amp.record import Better, Observation, Verdict, judged, keys_of
 from pytest_amp.report.causes import Standing, causes, remark
 from pytest_amp.report.cells import short, valued
 from pytest_amp.report.difference import of_one_seed, of_other_revision
@@ -225,7 +225,7 @@ def _unlike(session: AmpSession, known: Known) -> str:
     had = (
         session.baseline is None
         or "::test" in known.key
-        or any(known.matches(each.key) for each in session.baseline.observations)
+        or any(known.matches(key) for each in session.baseline.observations for key in keys_of(each))
     )
     return "" if had else ", and the baseline has no such key"
 

@@ -11,7 +11,7 @@ import pytest
 from pytest_amp.amp import NOTES, OBSERVATIONS
 from pytest_amp.failure import AmpFailure
 from pytest_amp.known.accepted import key_of_test, matching
-from pytest_amp.record import FIXED, Observation
+from pytest_amp.record import FIXED, Observation, keys_of, keys_of_test
 from pytest_amp.run.selection import INFO, own_parameters, target_of
 from pytest_amp.run.session import KEY, installed_torch
 
@@ -117,8 +117,9 @@ def live_with(item: pytest.Item, report: pytest.TestReport) -> None:
     known, target = item.config.stash[KEY].asked.known, target_of(item)
     if not known or target is None or INFO not in item.stash or report.when != "call" or report.skipped:
         return
-    keys = [observation.key for observation in item.stash.get(OBSERVATIONS, [])]
-    found = matching(known, [key_of_test(item.stash[INFO], own_parameters(item, target)), *keys])
+    # A pattern may have been written for earlier keys.
+    keys = [key for observation in item.stash.get(OBSERVATIONS, []) for key in keys_of(observation)]
+    found = matching(known, [*keys_of_test(key_of_test(item.stash[INFO], own_parameters(item, target))), *keys])
     if not found:
         return
     report.amp["known"] = [each.key for each in found]

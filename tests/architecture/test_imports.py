@@ -29,7 +29,7 @@ TOP = len(LAYERS)
 #: Parts without dependencies, or with these only.
 ALONE = {
     "precision": {"torch_private"},
-    "record": set[str](),
+    "record": {"data_files"},
     "config": {"floors", "known", "precision", "refusals"},
     "account": set[str](),
     "failure": {"account", "text"},
