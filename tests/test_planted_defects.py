@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import subprocess
@@ -10,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from pytest_amp.devices import DeviceKind
 from pytest_amp.record import read_record
-from tests.planted.table import Defect, all_defects, names
+from tests.planted.table import LONG_FAMILIES, Defect, all_defects, names
 from tests.planted_in_the_diff import named, observes
 from tests.planting import PLUGIN, planting, run, selection, target
 from tests.project import ROOT
@@ -55,6 +57,15 @@ def test_every_planted_defect_names_a_test_that_exists() -> None:
 def test_every_suite_file_has_a_planted_defect() -> None:
     files = {path.relative_to(ROOT).as_posix() for path in (ROOT / "suites").rglob("test_*.py")}
     assert files - {defect.test.partition("::")[0] for defect in DEFECTS} == set()
+
+
+def test_defects_of_families_of_the_long_tier_run_in_it() -> None:
+    packages = [f"suites.{path.parent.name}" for path in (ROOT / "suites").glob("*/__init__.py")]
+    families = [importlib.import_module(package).FAMILY for package in packages]
+    assert {family.name for family in families if DeviceKind.CPU in family.long_on} == LONG_FAMILIES.keys()
+    of_kernels = [defect for defect in DEFECTS if defect.family in LONG_FAMILIES]
+    assert of_kernels
+    assert all("--amp-tier=all" in defect.options for defect in of_kernels)
 
 
 def _pytest(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -78,8 +78,10 @@ def test_a_record_without_the_long_tier_did_not_run_the_kernels(path: Path) -> N
     assert found.observations == ()
     assert found.gaps == {
         Gap.NOT_RUN: (
-            (f"kernels: the new run did not run whole the tests of {kernels} facts of the old record "
-            "(cpu-bf16, cpu-fp16)"),
+            (
+                f"kernels: the new run did not run whole the tests of {kernels} facts of the old record "
+                "(cpu-bf16, cpu-fp16)"
+            ),
         )
     }
 
@@ -160,9 +162,9 @@ def test_a_key_of_observations_is_renamed_without_its_test() -> None:
 def test_regression_under_an_earlier_key_is_red(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = [tmp_path / "old.json", tmp_path / "new.json"]
     write_record(earlier(1.0), files[0], replace=False)
-    now = replace(read_record(files[0]), provenance={"torch": "2.14.0", "plugin": "0.1.0"})
-    worse = [replace(each, value=2.0) if each.key.endswith("/result") else each for each in now.observations]
-    write_record(replace(now, observations=tuple(worse)), files[1], replace=False)
+    test = "test_long_operators::test_sums_do_not_lose_with_length"
+    worse = Observation("kernels/cpu/bf16/mean/256/result", Kind.ERROR, 2.0, "noise", 1.25, test=test)
+    write_record(Record((worse,), {"torch": "2.14.0"}, ran={"cpu-bf16 kernels": (test,)}), files[1], replace=False)
     assert cli.main(["diff", *map(str, files), "--format=json"]) == 1
     found = json.loads(capsys.readouterr().out)
     assert [(each["key"], each["verdict"]) for each in found["observations"]] == [

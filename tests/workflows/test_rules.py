@@ -180,6 +180,21 @@ def test_a_night_is_compared_with_what_there_is_and_a_record_that_is_lost_is_red
     assert "allow-missing" not in job["steps"][-1]["with"]
 
 
+def test_every_family_runs_on_a_cpu_each_night() -> None:
+    """A family that belongs to the long tier on a CPU runs there in no other workflow."""
+    families = [path.parent for path in sorted((ROOT / "suites").glob("*/__init__.py"))]
+    long = [path.name for path in families if "long_on" in (path / "__init__.py").read_text(encoding="utf-8")]
+    assert long == ["kernels"]
+    (step,) = [
+        step["with"]
+        for step in _read(GITHUB / "workflows" / "nightly.yml")["jobs"]["cpu"]["steps"]
+        if step.get("uses", "").endswith("/amp-gate")
+    ]
+    assert (step["tests"], step["tier"]) == ("suites", "all")
+    assert "cpu" in step["device"].split(",")
+    assert "-k" not in step["args"]
+
+
 @pytest.mark.parametrize("tool", [("actionlint",), ("zizmor", "--offline", "--no-progress", "--pedantic", ".")])
 def test_linters_find_nothing(tool: tuple[str, ...]) -> None:
     if shutil.which(tool[0]) is None:
