@@ -16,6 +16,7 @@ from pytest_amp.record import (
     Kind,
     Observation,
     Record,
+    Value,
     difference,
     keys_of,
     keys_of_test,
@@ -89,7 +90,11 @@ def test_a_record_without_the_long_tier_did_not_run_the_kernels(path: Path) -> N
 def earlier(value: float, *, plugin: str | None = "0.1.0") -> Record:
     """Return a record with earlier keys: of a kernel's error, and of a test that stays."""
     test = "test_long_operators::test_sums_do_not_lose_with_length"
-    provenance = {"torch": "2.13.0", "plugin": plugin, "revisions": {"gradients": "a" * 8, "formats": "b" * 8}}
+    provenance: dict[str, Value] = {
+        "torch": "2.13.0",
+        "plugin": plugin,
+        "revisions": {"gradients": "a" * 8, "formats": "b" * 8},
+    }
     return Record(
         (
             Observation("gradients/cpu/bf16/mean/256/result", Kind.ERROR, value, "noise", 1.25, test=test),

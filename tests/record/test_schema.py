@@ -159,16 +159,16 @@ def test_a_file_of_schema_1() -> None:
 
 
 def test_a_file_of_schema_2() -> None:
-    """Schema 2 has a signature for each call in an operator; the operator's is the least of them."""
+    """Schema 2 has a signature for each call in an operator, and earlier keys; the operator's is the least of them."""
     actual = read_record(OLD_2)
     assert json.loads(OLD_2.read_text(encoding="utf-8"))["schema"] == 2
     signatures = {key: observation.value for key, observation in actual.by_key().items() if "signature" in key}
     assert signatures == {
-        "gradients/cpu/bf16/add_number/4096/signature": 0.999,
-        "gradients/cpu/fp16/registered/cov/0/signature": 1.0,
+        "kernels/cpu/bf16/add_number/4096/signature": 0.999,
+        "kernels/cpu/fp16/registered/cov/0/signature": 1.0,
         "project/cpu/bf16/mine/forward.signature": 1.0,
     }
-    assert actual.ran == {"cpu-bf16 gradients": ("test_long_operators::test_it",)}
+    assert actual.ran == {"cpu-bf16 kernels": ("test_long_operators::test_it",)}
     assert [failure.why for failure in actual.failures] == ["AmpFailure: no"]
     speedup = actual.by_key()["speed/cuda/bf16/matmul/over-tf32/speedup"]
     assert (speedup.interval, speedup.better, speedup.allowed) == ((2.95, 2.99), Better.HIGHER, 2.5)
