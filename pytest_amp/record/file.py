@@ -309,6 +309,8 @@ def _ran_as_today(ran: Mapping[str, tuple[str, ...]], rows: tuple[Renaming, ...]
     for place, tests in ran.items():
         target, _, family = place.rpartition(" ")
         device, _, dtype = target.rpartition("-")
+        if not tests:
+            places.setdefault(place, [])
         for test in tests:
             key = renewed_test(f"{family}/{device}/{dtype}/{test}", rows)
             now = key.partition("/")[0]
