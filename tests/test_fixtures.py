@@ -250,7 +250,7 @@ def case(amp):
 CHECKS = """
 
 @pytest.mark.parametrize("call", ["check_gradients(case)", "check_dtypes(case, {'': amp.dtype})",
-                                  "check_speedup(case, floor=1.0, over='tf32')"])
+                                  "check_speedup(case, floor=1.0, versus='tf32')"])
 def test_it(amp, case, call):
     with amp.autocast():
         eval("amp." + call)

@@ -46,8 +46,8 @@ def test_it(amp):
         ("amp.check_compiled(case(amp), fullgraph='yes')", "fullgraph='yes'; valid: True, False"),
         ("amp.check_compiled(case(amp), dynamic='yes')", "dynamic='yes'; valid: True, False"),
         (
-            "amp.scaler_trace(case(amp), steps=2, overflow_at=(7,))",
-            "overflow_at=7 of 2 steps; valid: iterations from *",
+            "amp.scaler_trace(case(amp), steps=2, overflow_gradients_at=(7,))",
+            "overflow_gradients_at=7 of 2 steps; valid: iterations from *",
         ),
         ("amp.check_memory(case(amp), peak_ceiling=0.9)", "peak_ceiling=0.9, and nothing counts peaks on cpu; valid *"),
         (
@@ -90,31 +90,40 @@ def test_it(amp):
         ),
         ("amp.check_gradients(case(amp), tolerance=-1)", "tolerance=-1; valid: a finite number, above 0"),
         ("amp.check_fp32(3.0)", "check_fp32 was given float; valid: a tensor"),
-        ("amp.check_speedup(case(amp), floor=1.0, over='tf33')", "over='tf33' is no kind of float32; valid: fp32, *"),
-        ("amp.check_speedup(case(amp), floor=-1.0, over='tf32')", "floor=-1.0; valid: a finite number, 0 or more"),
-        ("amp.check_speedup(case(amp), floor='1', over='tf32')", "floor='1'; valid: a finite number, 0 or more"),
-        ("amp.check_speedup(case(amp), floor=True, over='tf32')", "floor=True; valid: a finite number, 0 or more"),
-        ("amp.check_speedup(case(amp), over=['tf32'])", "over=[[]'tf32'] is no kind of float32; valid: fp32, *"),
         (
-            "amp.check_speedup(case(amp), over='fp32', kind=None)",
+            "amp.check_speedup(case(amp), floor=1.0, versus='tf33')",
+            "versus='tf33' is no kind of float32; valid: fp32, *",
+        ),
+        ("amp.check_speedup(case(amp), floor=-1.0, versus='tf32')", "floor=-1.0; valid: a finite number, 0 or more"),
+        ("amp.check_speedup(case(amp), floor='1', versus='tf32')", "floor='1'; valid: a finite number, 0 or more"),
+        ("amp.check_speedup(case(amp), floor=True, versus='tf32')", "floor=True; valid: a finite number, 0 or more"),
+        ("amp.check_speedup(case(amp), versus=['tf32'])", "versus=[[]'tf32'] is no kind of float32; valid: fp32, *"),
+        (
+            "amp.check_speedup(case(amp), versus='fp32', kind=None)",
             "kind=None is nothing that is timed; valid: *",
         ),
-        ("amp.check_speedup(case(amp), over='fp32', seconds=0)", "seconds=0; valid: a finite number, above 0"),
-        ("amp.check_speedup(case(amp), over='fp32', ceiling=0)", "ceiling=0; valid: a finite number, above 0"),
-        ("amp.check_speedup(case(amp), over='fp32', uncalibrated='1')", "uncalibrated='1'; valid: a finite number, *"),
+        ("amp.check_speedup(case(amp), versus='fp32', seconds=0)", "seconds=0; valid: a finite number, above 0"),
+        ("amp.check_speedup(case(amp), versus='fp32', ceiling=0)", "ceiling=0; valid: a finite number, above 0"),
         (
-            "amp.check_speedup(torch.nn.Linear(4, 4), over='fp32')",
+            "amp.check_speedup(case(amp), versus='fp32', uncalibrated='1')",
+            "uncalibrated='1'; valid: a finite number, *",
+        ),
+        (
+            "amp.check_speedup(torch.nn.Linear(4, 4), versus='fp32')",
             "check_speedup was given Linear; valid: what amp.case*",
         ),
-        ("amp.check_speedup(None, over='fp32')", "check_speedup was given NoneType; valid: what amp.case*"),
-        ("amp.check_speedup(lambda: None, over='fp32')", "<lambda> returned NoneType; valid: the call to be timed, *"),
-        ("amp.check_speedup(lambda: print, over='fp32', optimizer=print)", "optimizer= beside a function, which *"),
+        ("amp.check_speedup(None, versus='fp32')", "check_speedup was given NoneType; valid: what amp.case*"),
         (
-            "amp.check_speedup(case(amp), over='fp32', optimizer=3)",
+            "amp.check_speedup(lambda: None, versus='fp32')",
+            "<lambda> returned NoneType; valid: the call to be timed, *",
+        ),
+        ("amp.check_speedup(lambda: print, versus='fp32', optimizer=print)", "optimizer= beside a function, which *"),
+        (
+            "amp.check_speedup(case(amp), versus='fp32', optimizer=3)",
             "optimizer is of type int; valid: a function *",
         ),
         (
-            "amp.check_speedup(case(amp), over='fp32', optimizer=list)",
+            "amp.check_speedup(case(amp), versus='fp32', optimizer=list)",
             "optimizer made of type list; valid: a torch.o*",
         ),
         ("amp.check_compiled(torch.nn.Linear(4, 4))", "check_compiled takes a case; this is of type Linear; amp.case*"),
@@ -151,7 +160,7 @@ def test_a_wrong_argument_is_shown_at_the_tests_own_line(project: Project, line:
     assert all(text.startswith("test_it.py:") for text in places)
 
 
-@pytest.mark.parametrize("line", ["check_casts(case(amp), mst=9)", "check_speedup(case(amp), flor=1, over='fp32')"])
+@pytest.mark.parametrize("line", ["check_casts(case(amp), mst=9)", "check_speedup(case(amp), flor=1, versus='fp32')"])
 def test_a_misspelt_keyword_is_one_line(project: Project, line: str) -> None:
     """The error is Python's own, at the test's own line, without a frame of the plugin."""
     project.write(test_it=HEAD.format(line=f"amp.{line}"))

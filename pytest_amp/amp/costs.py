@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pytest_amp.amp.base import Bound
+from pytest_amp.amp.deprecated import renamed_keywords
 from pytest_amp.devices import DeviceKind
 from pytest_amp.failure import is_misuse
 from pytest_amp.record import judged, make_key
@@ -22,11 +23,12 @@ __tracebackhide__ = is_misuse
 class CostChecks(Bound):
     """Checks of speed, casts and memory of a step under autocast, compared with float32."""
 
+    @renamed_keywords(over="versus")
     def check_speedup(  # noqa: PLR0913  # keywords of one check
         self,
         work: Case | Workload,
         *,
-        over: str,
+        versus: str,
         floor: float | None = None,
         uncalibrated: float = 0.9,
         kind: str = "device",
@@ -41,7 +43,7 @@ class CostChecks(Bound):
         call to be timed, all of it within autocast. ``optimizer`` makes an optimizer of a list of parameters; its
         step is then part of a case's, and in fp16 the loss is scaled. The keywords:
 
-        - ``over``: the float32 to be faster than, ``"fp32"`` (IEEE) or ``"tf32"``;
+        - ``versus``: the float32 to be faster than, ``"fp32"`` (IEEE) or ``"tf32"``;
         - ``kind``: ``"device"``, the device's own time, for which the step is captured in a CUDA graph and replayed;
           or ``"step"``, what a user waits for, launches and casts included, which is coarse. A device without graphs
           is timed by its steps;
@@ -53,7 +55,7 @@ class CostChecks(Bound):
 
         With a baseline from the same hardware, the speedup may be no less than it was, but for the margin and 1 %
         (device), 3 % (a step that was calibrated and is quiet) or 6 % (step); docs/speed.md has the rule. Observed as
-        ``<name>/over-<over>/<kind>/speedup`` with its interval, and two times.
+        ``<name>/over-<versus>/<kind>/speedup`` with its interval, and two times.
 
         Skips the test, with the reason, where speed is off, and with "inconclusive: ..." where nothing can be said.
         Raises AmpFailure below the floor or the baseline, and for a step that cannot be captured; Misuse for keywords
@@ -70,8 +72,8 @@ class CostChecks(Bound):
         name, kind = name or speed.name_of(work), speed.kind_on(self.device, kind)
         demand = speed.Demand(
             name,
-            floor=self._floor(conditions.calibrated(name, over, kind), floor, uncalibrated),
-            over=over,
+            floor=self._floor(conditions.calibrated(name, versus, kind), floor, uncalibrated),
+            versus=versus,
             kind=kind,
             ceiling=ceiling,
             plan=speed.Plan(budget=seconds),

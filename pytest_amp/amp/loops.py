@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_amp.amp.base import Bound
+from pytest_amp.amp.deprecated import renamed_keywords
 from pytest_amp.failure import Misuse, is_misuse
 
 if TYPE_CHECKING:
@@ -22,23 +23,26 @@ __tracebackhide__ = is_misuse
 class LoopChecks(Bound):
     """Checks that run a user's training step several times."""
 
+    @renamed_keywords(
+        overflow_at="overflow_gradients_at", forward_at="overflow_activations_at", spoilt="nonfinite_buffers"
+    )
     def check_scaler(  # noqa: PLR0913  # keywords of one check
         self,
         case: Case,
         *,
         train: Train | None = None,
         optimizer: MakeOptimizer | None = None,
-        overflow_at: Collection[int] = (2,),
-        forward_at: Collection[int] = (6,),
-        spoilt: Collection[str] = (),
+        overflow_gradients_at: Collection[int] = (2,),
+        overflow_activations_at: Collection[int] = (6,),
+        nonfinite_buffers: Collection[str] = (),
     ) -> tuple[TraceStep, ...]:
         """Check that a training step uses GradScaler as it has to be used, with overflow planted in it.
 
         ``train`` is the step, called once an iteration with everything that it needs (``model``, ``batch``,
         ``optimizer``, ``scaler``, ``index``, ``loss()``, ``autocast()``); without it, the step of torch's
-        documentation. ``optimizer`` makes an optimizer of a list of parameters, by default SGD. In the iterations
-        ``overflow_at`` a gradient is made inf, in ``forward_at`` an activation. The scale starts where the first
-        iteration does not overflow by itself. What must be true:
+        documentation. ``optimizer`` makes an optimizer of a list of parameters, by default SGD. A gradient is made inf
+        in the iterations ``overflow_gradients_at``, an activation in ``overflow_activations_at``. The scale starts
+        where the first iteration does not overflow by itself. What must be true:
 
         - a step with an inf among its gradients is skipped and changes no parameter; every other one steps;
         - the scale backs off and recovers by the rule;
@@ -48,8 +52,8 @@ class LoopChecks(Bound):
           them);
         - the forward pass is under autocast in the test's dtype, and backward is not;
         - an iteration begins without gradients;
-        - no buffer is left with an inf or NaN, but for those named in ``spoilt``, which must be. A name may be a
-          pattern, as of file names: ``*.running_mean``.
+        - no buffer is left with an inf or NaN, but for those named in ``nonfinite_buffers``, which must be. A name
+          may be a pattern, as of file names: ``*.running_mean``.
 
         A note in the summary of the run tells what is known, and fails nothing: running statistics that keep the
         planted inf, since torch updates them in the forward pass (pytorch/pytorch#115500; those of BatchNorm,
@@ -64,12 +68,17 @@ class LoopChecks(Bound):
         from pytest_amp.numerics.running import ToldOf
 
         self._expect_case(case, "check_scaler", low=False)
-        cases.expect_iterations("forward_at", forward_at)
-        cases.expect_names("spoilt", spoilt)
-        training = replace(self._training(case, train, optimizer, overflow_at), forward_at=forward_at)
+        cases.expect_iterations("overflow_activations_at", overflow_activations_at)
+        cases.expect_names("nonfinite_buffers", nonfinite_buffers)
+        training = replace(
+            self._training(case, train, optimizer, overflow_gradients_at),
+            overflow_activations_at=overflow_activations_at,
+        )
 
         with ToldOf(case, self.conditions):
-            return scaler.check_scaler(training, self._observing(case), spoilt=spoilt, note=self._note)
+            return scaler.check_scaler(
+                training, self._observing(case), nonfinite_buffers=nonfinite_buffers, note=self._note
+            )
 
     def check_training(
         self,
@@ -133,6 +142,7 @@ class LoopChecks(Bound):
             scale = self.config.tolerance_scale
             return training.check_training(setup, self._observing(case), tolerance_scale=scale, note=self._note)[0]
 
+    @renamed_keywords(overflow_at="overflow_gradients_at")
     def scaler_trace(  # noqa: PLR0913  # keywords of one run
         self,
         work: Case | Callable[[torch.amp.GradScaler], object],
@@ -140,14 +150,14 @@ class LoopChecks(Bound):
         steps: int,
         train: Train | None = None,
         optimizer: MakeOptimizer | None = None,
-        overflow_at: Collection[int] = (),
+        overflow_gradients_at: Collection[int] = (),
         init_scale: float = 2.0**16,
         growth_interval: int = 2000,
     ) -> tuple[TraceStep, ...]:
         """Run ``steps`` iterations with a scaler and return what each did: scale, found-inf, skipped or not.
 
-        ``work`` is a case (``train``, ``optimizer`` and ``overflow_at`` as in ``check_scaler``), or a function
-        that makes one whole iteration with the scaler that it is given. Nothing is checked or observed.
+        ``work`` is a case (``train``, ``optimizer`` and ``overflow_gradients_at`` as in ``check_scaler``), or a
+        function that makes one whole iteration with the scaler that it is given. Nothing is checked or observed.
         Raises Misuse for arguments that cannot be, and for keywords that need a case.
         """
         from pytest_amp import cases, scaler
@@ -160,27 +170,35 @@ class LoopChecks(Bound):
         if not isinstance(work, scaler.Case) and not callable(work):
             raise Misuse(f"scaler_trace of {work!r}; valid: a case, or a function that makes one iteration")
         if not isinstance(work, scaler.Case):
-            if train is not None or optimizer is not None or overflow_at:
-                raise Misuse("scaler_trace of a function takes no train, optimizer or overflow_at: they need a case")
+            if train is not None or optimizer is not None or overflow_gradients_at:
+                raise Misuse(
+                    "scaler_trace of a function takes no train, optimizer or overflow_gradients_at: they need a case"
+                )
             with ToldOfFunction(getattr(work, "__name__", type(work).__name__)):
                 return scaler.trace_callable(work, self.device, steps=steps, scale=init_scale, rule=rule)
-        training = self._training(work, train, optimizer, overflow_at)
-        late = [index for index in overflow_at if not 0 <= index < steps]
+        training = self._training(work, train, optimizer, overflow_gradients_at)
+        late = [index for index in overflow_gradients_at if not 0 <= index < steps]
         if late:
-            raise Misuse(f"overflow_at={late[0]} of {steps} steps; valid: iterations from 0 to {steps - 1}")
+            raise Misuse(f"overflow_gradients_at={late[0]} of {steps} steps; valid: iterations from 0 to {steps - 1}")
         with ToldOf(work, self.conditions):
             return scaler.ScalerTrace(step for _, step in training.iterations(steps, init_scale, rule))
 
     def _training(
-        self, case: Case, train: Train | None, optimizer: MakeOptimizer | None, overflow_at: Collection[int]
+        self, case: Case, train: Train | None, optimizer: MakeOptimizer | None, overflow_gradients_at: Collection[int]
     ) -> Training:
         """Return a training with a scaler; the default step and optimizer are torch's usual ones."""
         from pytest_amp import cases, scaler
 
         cases.expect_step(train)
         cases.expect_maker(optimizer)
-        cases.expect_iterations("overflow_at", overflow_at)
+        cases.expect_iterations("overflow_gradients_at", overflow_gradients_at)
         seed, step, make = self.config.seed, train or scaler.standard_step, optimizer or scaler.plain_sgd
         return scaler.Training(
-            case, self.device, self.precision, seed=seed, train=step, make_optimizer=make, overflow_at=overflow_at
+            case,
+            self.device,
+            self.precision,
+            seed=seed,
+            train=step,
+            make_optimizer=make,
+            overflow_gradients_at=overflow_gradients_at,
         )

@@ -90,9 +90,14 @@ class WholeCheck(NumericChecks, LoopChecks, CompileChecks, CostChecks):
         """Check the training step with a scaler, and a training of as many steps as the loss needs."""
         case, train, optimizer = plan.case, plan.train, plan.optimizer
         if plan.needs_scaler:
-            forward_at = (6,) if plan.returns_low else ()
+            overflow_activations_at = (6,) if plan.returns_low else ()
             scaler = self._within(
-                "scaler", self.check_scaler, case, train=train, optimizer=optimizer, forward_at=forward_at
+                "scaler",
+                self.check_scaler,
+                case,
+                train=train,
+                optimizer=optimizer,
+                overflow_activations_at=overflow_activations_at,
             )
             collector.run("scaler", scaler, detail="a step with GradScaler, overflow planted in it")
 

@@ -30,14 +30,14 @@ _LAYERS = (
 )
 
 
-def take_spoilt(model: nn.Module) -> list[str]:
+def take_nonfinite(model: nn.Module) -> list[str]:
     """Return the names of nonfinite buffers, and make them finite, so that each iteration is judged separately."""
-    spoilt_buffers = []
+    names = []
     for name, buffer in model.named_buffers():
         if is_inexact(buffer) and not bool(dense(buffer).isfinite().all()):
-            spoilt_buffers.append(name)
+            names.append(name)
             real_parts(stored_values(buffer)).nan_to_num_(0.0, 0.0, 0.0)
-    return spoilt_buffers
+    return names
 
 
 def expect_buffers(training: Training, model: nn.Module, accepted: Iterable[str]) -> None:
@@ -45,32 +45,33 @@ def expect_buffers(training: Training, model: nn.Module, accepted: Iterable[str]
     names = [name for name, _ in model.named_buffers()]
     for pattern in accepted:
         if not any(_fits(name, pattern) for name in names):
+            existing = ", ".join(names) or "none"
             raise Misuse(
-                f"spoilt={pattern!r}, and {training.case.name} has no such buffer; it has {', '.join(names) or 'none'}"
+                f"nonfinite_buffers={pattern!r}, and {training.case.name} has no such buffer; it has {existing}"
             )
 
 
 def check_buffers(
     training: Training,
-    spoilt: Mapping[str, Sequence[int]],
+    nonfinite: Mapping[str, Sequence[int]],
     accepted: Collection[str],
     *,
     run: Callable[[], Iteration],
     whole: bool,
 ) -> str | None:
-    """Compare the spoilt buffers, by name with the iterations, with the names and patterns that a test accepts.
+    """Compare the nonfinite buffers, by name with the iterations, with the names and patterns that a test accepts.
 
-    Running statistics that the planted overflow of a forward pass has spoilt need no name: they are returned as a note,
-    which is None without them. ``run`` runs an iteration without overflow, to find the buffers that normalization
-    updates; ``whole`` is False for a run without the overflow in the forward pass. Raises AmpFailure.
+    Running statistics that the planted overflow of a forward pass has made nonfinite need no name: they are returned as
+    a note, which is None without them. ``run`` runs an iteration without overflow, to find the buffers that
+    normalization updates; ``whole`` is False for a run without the overflow in the forward pass. Raises AmpFailure.
     """
-    rest = [name for name in spoilt if not any(_fits(name, pattern) for pattern in accepted)]
-    planted = [name for name in rest if set(spoilt[name]) <= set(training.forward_at)]
+    rest = [name for name in nonfinite if not any(_fits(name, pattern) for pattern in accepted)]
+    planted = [name for name in rest if set(nonfinite[name]) <= set(training.overflow_activations_at)]
     statistics = [name for name in planted if name in _statistics(run)] if planted else []
     wrong = sorted(set(rest) - set(statistics))
-    unused = [pattern for pattern in accepted if whole and not any(_fits(name, pattern) for name in spoilt)]
+    unused = [pattern for pattern in accepted if whole and not any(_fits(name, pattern) for name in nonfinite)]
     if wrong or unused:
-        raise _failure(training, spoilt, wrong, sorted(unused), sorted(accepted))
+        raise _failure(training, nonfinite, wrong, sorted(unused), sorted(accepted))
     return _note(training, statistics) if statistics else None
 
 
@@ -102,11 +103,11 @@ def _note(training: Training, statistics: Iterable[str]) -> str:
 
 
 def _failure(
-    training: Training, spoilt: Mapping[str, Sequence[int]], wrong: list[str], unused: list[str], accepted: list[str]
+    training: Training, nonfinite: Mapping[str, Sequence[int]], wrong: list[str], unused: list[str], accepted: list[str]
 ) -> AmpFailure:
-    unexpected = [name for name in wrong if not set(spoilt[name]) <= set(training.forward_at)]
+    unexpected = [name for name in wrong if not set(nonfinite[name]) <= set(training.overflow_activations_at)]
     if unexpected:
-        at = spoilt[unexpected[0]][0]
+        at = nonfinite[unexpected[0]][0]
         likely = f"an overflow of the model's own: none was planted in the forward pass of iteration {at}"
     elif wrong:
         likely = "the forward pass updates them, and skipping cannot undo it; they are no running statistics of torch's"
@@ -114,11 +115,15 @@ def _failure(
         likely = "they stay finite now"
     return AmpFailure(
         f"{training.case.name}: "
-        + (f"an overflow is left in buffers: {', '.join(wrong)}" if wrong else f"not spoilt: {', '.join(unused)}"),
+        + (
+            f"an overflow is left in buffers: {', '.join(wrong)}"
+            if wrong
+            else f"finite, and named in nonfinite_buffers: {', '.join(unused)}"
+        ),
         label_before="rule",
-        before="a skipped step leaves no buffer with an inf or NaN in it, but for running statistics; named as spoilt: "
-        f"{accepted or 'none'}",
-        now=f"not finite after an overflow in the forward pass: {sorted(spoilt) or 'none'}",
+        before="a skipped step leaves no buffer with an inf or NaN in it, but for running statistics; named in "
+        f"nonfinite_buffers: {accepted or 'none'}",
+        now=f"not finite after an overflow in the forward pass: {sorted(nonfinite) or 'none'}",
         likely=likely,
-        accept=f"name them, or a pattern: spoilt={wrong or sorted(spoilt)}",
+        accept=f"name them, or a pattern: nonfinite_buffers={wrong or sorted(nonfinite)}",
     )

@@ -12,7 +12,7 @@ import torch
 
 from pytest_amp.failure import AmpFailure, Misuse, is_misuse
 from pytest_amp.record import Observe
-from pytest_amp.scaler.buffers import check_buffers, expect_buffers, take_spoilt
+from pytest_amp.scaler.buffers import check_buffers, expect_buffers, take_nonfinite
 from pytest_amp.scaler.calls import check_calls, check_stale
 from pytest_amp.scaler.iteration import Iteration
 from pytest_amp.scaler.parts import check_parts, lines_that_read_gradients
@@ -42,46 +42,55 @@ class LowLoss(UserWarning):
 
 @dataclass
 class _Seen:
-    """Results of the iterations of one run; ``spoilt`` are the iterations by the name of a buffer."""
+    """Results of the iterations of one run; ``nonfinite`` are the iterations by the name of a buffer."""
 
     traced: list[TraceStep] = field(default_factory=list)
-    spoilt: dict[str, list[int]] = field(default_factory=dict)
+    nonfinite: dict[str, list[int]] = field(default_factory=dict)
     swallowed: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
     low_loss: bool = False
 
 
 def check_scaler(
-    training: Training, observe: Observe, *, spoilt: Collection[str], note: Callable[[str], object]
+    training: Training, observe: Observe, *, nonfinite_buffers: Collection[str], note: Callable[[str], object]
 ) -> tuple[TraceStep, ...]:
     """Run the training step with planted overflow. Raises AmpFailure; see ``Amp.check_scaler``.
 
     ``note`` receives a line about known behaviour that fails nothing.
     """
-    if not training.overflow_at or min({*training.overflow_at, *training.forward_at}) < 1:
-        raise Misuse("overflow_at names the iterations in which to plant overflow: one at least, none before 1")
+    if (
+        not training.overflow_gradients_at
+        or min({*training.overflow_gradients_at, *training.overflow_activations_at}) < 1
+    ):
+        raise Misuse(
+            "overflow_gradients_at names the iterations in which to plant overflow: one at least, none before 1"
+        )
     try:
-        scale, observed = _run(training, spoilt)
+        scale, observed = _run(training, nonfinite_buffers)
     except RefusedOverflow as refusal:
-        training = replace(training, forward_at=())
-        scale, observed = _run(training, spoilt)
+        training = replace(training, overflow_activations_at=())
+        scale, observed = _run(training, nonfinite_buffers)
         observed.refused.append(refusal.place)
         note(_refused(training, refusal))
     name = training.case.name
     known = check_buffers(
-        training, observed.spoilt, spoilt, run=lambda: _first(_clean(training), scale)[0], whole=not observed.refused
+        training,
+        observed.nonfinite,
+        nonfinite_buffers,
+        run=lambda: _first(_clean(training), scale)[0],
+        whole=not observed.refused,
     )
     observe(f"{name}/skipped", [str(index) for index, step in enumerate(observed.traced) if step.skipped], kind="state")
-    observe(f"{name}/spoilt buffers", [*observed.spoilt], kind="state")
+    observe(f"{name}/spoilt buffers", [*observed.nonfinite], kind="state")
     observe(f"{name}/swallowed overflows", [*observed.swallowed], kind="state")
     observe(f"{name}/refused overflows", [*observed.refused], kind="state")
     observe(f"{name}/scale", [str(step.scale) for step in observed.traced], kind="state")
     if known is not None:
         note(known)
     if observed.low_loss:
-        warnings.warn(_low_loss(training), stacklevel=3)
+        warnings.warn(_low_loss(training), stacklevel=4)
     if observed.swallowed:
-        warnings.warn(_swallowed(training, observed.swallowed), stacklevel=3)
+        warnings.warn(_swallowed(training, observed.swallowed), stacklevel=4)
     return ScalerTrace(observed.traced)
 
 
@@ -93,27 +102,27 @@ class _OwnOverflow(Exception):
 _LESS, _RUNS = 2.0**-4, 3
 
 
-def _run(training: Training, spoilt: Collection[str]) -> tuple[float, _Seen]:
+def _run(training: Training, nonfinite_buffers: Collection[str]) -> tuple[float, _Seen]:
     """Return the first scale, and the results of the iterations. Raises AmpFailure, and RefusedOverflow."""
-    bad = {*training.overflow_at, *training.forward_at}
+    bad = {*training.overflow_gradients_at, *training.overflow_activations_at}
     steps = max(bad) + 1 + RULE.growth_interval
     scale = _largest_scale(training) / _peak(bad, steps)
     for _ in range(_RUNS - 1):
         with contextlib.suppress(_OwnOverflow):
-            return scale, _seen(training, spoilt, steps, scale, again=True)
+            return scale, _seen(training, nonfinite_buffers, steps, scale, again=True)
         scale *= _LESS
-    return scale, _seen(training, spoilt, steps, scale, again=False)
+    return scale, _seen(training, nonfinite_buffers, steps, scale, again=False)
 
 
-def _seen(training: Training, spoilt: Collection[str], steps: int, scale: float, *, again: bool) -> _Seen:
+def _seen(training: Training, nonfinite_buffers: Collection[str], steps: int, scale: float, *, again: bool) -> _Seen:
     """Run the iterations and return their results. Raises _OwnOverflow if another run may follow (``again``)."""
-    bad, observed = {*training.overflow_at, *training.forward_at}, _Seen()
+    bad, observed = {*training.overflow_gradients_at, *training.overflow_activations_at}, _Seen()
     for iteration, step in _guarded(training, steps, scale):
         if again and iteration.index and step.found_inf and iteration.index not in bad:
             raise _OwnOverflow
         check_calls(training.case.name, training.train, iteration)
         if iteration.index == 0:
-            expect_buffers(training, iteration.model, spoilt)
+            expect_buffers(training, iteration.model, nonfinite_buffers)
             check_region(iteration, again=lambda: _first(_clean(training), scale))
             observed.low_loss = torch.float16 in iteration.scaler.scaled
         check_stale(training.case.name, training.train, iteration)
@@ -122,10 +131,10 @@ def _seen(training: Training, spoilt: Collection[str], steps: int, scale: float,
             _check_gradients(training, iteration, scale)
         _check_outcome(training, iteration, step)
         _check_scale(training, iteration, step)
-        for name in take_spoilt(iteration.model):
-            observed.spoilt.setdefault(name, []).append(iteration.index)
+        for name in take_nonfinite(iteration.model):
+            observed.nonfinite.setdefault(name, []).append(iteration.index)
         observed.traced.append(step)
-        if iteration.index in training.forward_at and not step.found_inf:
+        if iteration.index in training.overflow_activations_at and not step.found_inf:
             observed.swallowed.append(f"{iteration.index} ({iteration.planted_in})")
     return observed
 
@@ -133,7 +142,7 @@ def _seen(training: Training, spoilt: Collection[str], steps: int, scale: float,
 def _refused(training: Training, refusal: RefusedOverflow) -> str:
     return (
         f"{training.case.name}: the training step raises at the inf that was planted in its forward pass ({refusal}), "
-        "and overflow there is left out; forward_at=() says that this is known"
+        "and overflow there is left out; overflow_activations_at=() says that this is known"
     )
 
 
@@ -141,7 +150,7 @@ def _swallowed(training: Training, where: list[str]) -> SwallowedOverflow:
     return SwallowedOverflow(
         f"{training.case.name}: an inf in what a module returns reached no gradient in iteration {', '.join(where)}: "
         "an activation that saturates, clamp or nan_to_num made it finite. The step was taken, and nothing was seen of "
-        "an overflow in the forward pass; forward_at=() says that this is known"
+        "an overflow in the forward pass; overflow_activations_at=() says that this is known"
     )
 
 
@@ -154,7 +163,7 @@ def _low_loss(training: Training) -> LowLoss:
 
 
 def _clean(training: Training) -> Training:
-    return replace(training, overflow_at=(), forward_at=())
+    return replace(training, overflow_gradients_at=(), overflow_activations_at=())
 
 
 def _peak(bad: Collection[int], steps: int) -> float:
@@ -228,14 +237,13 @@ def _distance(training: Training, iteration: Iteration, scale: float) -> float:
 
 def _check_outcome(training: Training, iteration: Iteration, step: TraceStep) -> None:
     name, index = training.case.name, iteration.index
-    overflows = index in training.overflow_at
-    if not iteration.planted and (overflows or index in training.forward_at):
-        raise Misuse(
-            f"case {name}: no overflow could be planted in iteration {index}: no gradient is accumulated"
-            if overflows
-            else f"case {name}: no module returns a tensor in {training.precision.dtype_name}; forward_at=()"
-        )
-    if index in training.forward_at:
+    overflows = index in training.overflow_gradients_at
+    if not iteration.planted and (overflows or index in training.overflow_activations_at):
+        if overflows:
+            raise Misuse(f"case {name}: no overflow could be planted in iteration {index}: no gradient is accumulated")
+        low = training.precision.dtype_name
+        raise Misuse(f"case {name}: no module returns a tensor in {low}; expected overflow_activations_at=()")
+    if index in training.overflow_activations_at:
         overflows = step.found_inf  # an activation may make it finite again
     if step.found_inf != overflows or step.skipped != overflows:
         raise AmpFailure(

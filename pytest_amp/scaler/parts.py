@@ -33,7 +33,7 @@ def check_parts(training: Training) -> None:
     are clipped before they are unscaled. Left out if the step does not run in float32, or has a region of its own.
     Raises AmpFailure.
     """
-    wide = replace(training, low=False, overflow_at=(), forward_at=())
+    wide = replace(training, low=False, overflow_gradients_at=(), overflow_activations_at=())
     plain, scaled = _first(wide, 1.0), _first(wide, SCALE)
     if plain is None or scaled is None or plain.regions or scaled.regions:
         return
@@ -109,7 +109,7 @@ def distance_of(left: list[torch.Tensor], right: list[torch.Tensor]) -> float:
 
 def lines_that_read_gradients(training: Training) -> list[str]:
     """Return the lines that read gradients after a backward pass and before the scaler's next call."""
-    wide = replace(training, low=False, overflow_at=(), forward_at=())
+    wide = replace(training, low=False, overflow_gradients_at=(), overflow_activations_at=())
     lines: dict[str, None] = {}
     running: list[Iteration] = []
 

@@ -40,8 +40,9 @@ class RefusedOverflow(Exception):
 class Training:
     """Case, with the user's training step and optimizer, and the iterations in which overflow is planted.
 
-    ``overflow_at``: in a gradient, as it is accumulated. ``forward_at``: in the first module result in the low dtype,
-    as an overflow of the product would leave it. Without ``low`` the regions are disabled, and the scaler is not.
+    ``overflow_gradients_at``: in a gradient, as it is accumulated. ``overflow_activations_at``: in the first module
+    result in the low dtype, as an overflow of the product would leave it. Without ``low`` the regions are disabled, and
+    the scaler is not.
     """
 
     case: Case
@@ -51,8 +52,8 @@ class Training:
     seed: int = 0
     train: Train = standard_step
     make_optimizer: MakeOptimizer = plain_sgd
-    overflow_at: Collection[int] = ()
-    forward_at: Collection[int] = ()
+    overflow_gradients_at: Collection[int] = ()
+    overflow_activations_at: Collection[int] = ()
     low: bool = True
 
     def iterations(
@@ -89,9 +90,9 @@ class Training:
                 hooks.callback(optimizer.register_step_pre_hook(_seeing(iteration)).remove)
                 hooks.enter_context(watched_calls(iteration))
                 watch_backward(iteration, hooks)
-                if index in self.overflow_at:
+                if index in self.overflow_gradients_at:
                     plant_in_a_gradient(iteration, hooks)
-                if index in self.forward_at:
+                if index in self.overflow_activations_at:
                     plant_in_an_activation(iteration, hooks)
                 self._step(iteration)
             yield iteration, scaler.traced(before)
@@ -105,7 +106,7 @@ class Training:
         except Exception as error:  # a project's own code may raise anything
             if not iteration.planted or iteration.scaler.refused is error or is_sticky(error):
                 raise
-            if iteration.index in self.forward_at:
+            if iteration.index in self.overflow_activations_at:
                 raise RefusedOverflow(iteration, error) from error
             raise AmpFailure(
                 f"{self.case.name}, iteration {iteration.index}: the training step raises at an inf in a gradient",

@@ -26,7 +26,7 @@ NO_HARM = 0.90
 NO_FLOOR = 0.0
 
 #: The kinds of float32 that a speedup is relative to: their names in torch's settings and in messages.
-OVER: dict[str, tuple[Float32Kind, str]] = {"fp32": ("ieee", "IEEE fp32"), "tf32": ("tf32", "TF32")}
+VERSUS: dict[str, tuple[Float32Kind, str]] = {"fp32": ("ieee", "IEEE fp32"), "tf32": ("tf32", "TF32")}
 
 #: The kinds of time: the device's own time of a step that is captured in a graph and replayed, or the time that a
 #: user waits for a step.
@@ -43,24 +43,24 @@ ANYTHING = 1.0
 
 @dataclass(frozen=True)
 class Demand:
-    """Requirement for a workload: at least ``floor`` times as fast under autocast as in ``over``.
+    """Requirement for a workload: at least ``floor`` times as fast under autocast as in ``versus``.
 
-    ``over`` is ``"fp32"`` (IEEE) or ``"tf32"``, ``kind`` is ``"device"`` or ``"step"``; ``name`` is the workload's name
-    in messages and observations; ``ceiling`` replaces the speedup that the card's peak rates allow. A floor of 0 means
-    no floor. Raises Misuse for an invalid ``floor``, ``ceiling``, ``over`` or ``kind``.
+    ``versus`` is ``"fp32"`` (IEEE) or ``"tf32"``, ``kind`` is ``"device"`` or ``"step"``; ``name`` is the workload's
+    name in messages and observations; ``ceiling`` replaces the speedup that the card's peak rates allow. A floor of 0
+    means no floor. Raises Misuse for an invalid ``floor``, ``ceiling``, ``versus`` or ``kind``.
     """
 
     name: str
     floor: float
-    over: str
+    versus: str
     kind: str = "step"
     ceiling: float | None = None
     plan: Plan = field(default_factory=Plan)
 
     def __post_init__(self) -> None:
         """Raise Misuse for an invalid field."""
-        if self.over not in tuple(OVER):
-            raise Misuse(f"over={self.over!r} is no kind of float32; valid: {', '.join(OVER)}")
+        if self.versus not in tuple(VERSUS):
+            raise Misuse(f"versus={self.versus!r} is no kind of float32; valid: {', '.join(VERSUS)}")
         if self.kind not in tuple(KINDS):
             raise Misuse(f"kind={self.kind!r} is nothing that is timed; valid: {', '.join(KINDS)}")
         expect_number("floor", self.floor, least=0)
@@ -70,7 +70,7 @@ class Demand:
     @property
     def label(self) -> str:
         """The name of the kind of float32 in messages."""
-        return OVER[self.over][1]
+        return VERSUS[self.versus][1]
 
     @property
     def margin(self) -> float:
@@ -80,7 +80,7 @@ class Demand:
     @property
     def key(self) -> str:
         """The prefix of observations' names: workload, kind of float32 and kind of time."""
-        return f"{self.name}/over-{self.over}/{self.kind}"
+        return f"{self.name}/over-{self.versus}/{self.kind}"
 
 
 @dataclass(frozen=True)
@@ -103,16 +103,16 @@ class SpeedConditions:
     doubts: Callable[[Device], tuple[str, ...]] = doubts_of
     floors: tuple[Row, ...] = ()
 
-    def ceiling(self, over: str) -> float | None:
+    def ceiling(self, versus: str) -> float | None:
         """Return the speedup that the card's peak rates allow; None for a card that is not in the data file."""
         peaks = peaks_of(self.device.describe())
-        return peaks.ceiling(over, self.precision.name) if peaks else None
+        return peaks.ceiling(versus, self.precision.name) if peaks else None
 
-    def calibrated(self, name: str, over: str, kind: str) -> Row | None:
+    def calibrated(self, name: str, versus: str, kind: str) -> Row | None:
         """Return the calibration of a workload on this card; None if there is none."""
         if self.device.kind is not DeviceKind.ACCELERATOR:
             return None
-        return calibrated((self.device.describe(), over, self.precision.name, name, kind), self.floors)
+        return calibrated((self.device.describe(), versus, self.precision.name, name, kind), self.floors)
 
     def least(self, demand: Demand) -> tuple[float, Interval | None]:
         """Return the floor to check, and the baseline's interval if the floor comes from it.
@@ -138,7 +138,7 @@ class SpeedConditions:
         A workload without calibration has the largest tolerance: a device time always, a step time if half the
         baseline's interval is as narrow as the spread of a calibration would have to be.
         """
-        row = self.calibrated(demand.name, demand.over, demand.kind)
+        row = self.calibrated(demand.name, demand.versus, demand.kind)
         if row is not None:
             return next((loss for spread, loss in TOLERANCES[demand.kind] if row.spread <= spread), None)
         spread, most = TOLERANCES[demand.kind][-1]

@@ -11,7 +11,7 @@ from pytest_amp.failure import AmpFailure, is_misuse
 from pytest_amp.precision.float32 import float32_precision
 from pytest_amp.speed.benchmark import Benchmark
 from pytest_amp.speed.clocks import Clock, ClockError, checked_clock
-from pytest_amp.speed.demand import KINDS, OVER, Demand, SpeedConditions
+from pytest_amp.speed.demand import KINDS, VERSUS, Demand, SpeedConditions
 from pytest_amp.speed.measure import Measured, measure
 from pytest_amp.speed.paired import Arms
 from pytest_amp.speed.replay import captured
@@ -44,13 +44,13 @@ def check_speedup(
     floor, before = conditions.least(demand)
     try:
         clock = clock or checked_clock(conditions.device)
-        with float32_precision(OVER[demand.over][0]):
+        with float32_precision(VERSUS[demand.versus][0]):
             measured = measure(
                 lambda: _arms(make_step, demand, conditions),
                 clock=clock,
                 rule=Rule(floor, margin=demand.margin, precision=PRECISE),
                 plan=demand.plan,
-                ceiling=demand.ceiling or conditions.ceiling(demand.over),
+                ceiling=demand.ceiling or conditions.ceiling(demand.versus),
                 environment=lambda: conditions.doubts(conditions.device),
             )
     except ClockError as error:
@@ -60,12 +60,12 @@ def check_speedup(
         "work": demand.name,
         "device": conditions.device.describe(),
         "precision": conditions.precision.name,
-        "over": demand.over,
+        "over": demand.versus,
         "kind": demand.kind,
         "baseline": [before.low, before.high] if before else None,
         **measured.facts(),
     }
-    benchmark.record(f"{demand.name} over {demand.over}, {demand.kind}", list(measured.candidate), facts)
+    benchmark.record(f"{demand.name} over {demand.versus}, {demand.kind}", list(measured.candidate), facts)
     _observe(demand, measured, conditions)
     _conclude(demand, measured, before, conditions)
     return measured

@@ -21,14 +21,14 @@ class Peaks:
     rates: dict[str, float | None]
     sources: tuple[str, ...]
 
-    def ceiling(self, over: str, precision: str) -> float | None:
-        """Return the speedup of ``precision`` over ``over`` (``"fp32"``, ``"tf32"``) that the card allows.
+    def ceiling(self, versus: str, precision: str) -> float | None:
+        """Return the speedup of ``precision`` over ``versus`` (``"fp32"``, ``"tf32"``) that the card allows.
 
         It is None if the card does not compute ``precision`` in hardware; without TF32 hardware, ``"tf32"`` is IEEE
         fp32.
         """
         rate = self.rates[precision]
-        reference = self.rates[over] or self.rates["fp32"]
+        reference = self.rates[versus] or self.rates["fp32"]
         if rate is None or reference is None:
             return None
         return max(rate / reference, MEMORY_BOUND)

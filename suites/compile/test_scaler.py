@@ -23,13 +23,13 @@ def _compiled(amp: Amp, backend: str) -> Case:
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 def test_a_compiled_step_does_what_a_scaler_asks(amp: Amp, backend: str) -> None:
     """Plant an overflow in a gradient, since a graph has no module to plant it in: skipped, backed off, recovered."""
-    amp.check_scaler(_compiled(amp, backend), forward_at=())
+    amp.check_scaler(_compiled(amp, backend), overflow_activations_at=())
 
 
 def test_the_trace_is_that_of_eager(amp: Amp) -> None:
     """Compare scale, found-inf and skipped of each iteration with eager's, with overflow in two of them."""
-    eager = amp.scaler_trace(mlp(), steps=6, overflow_at={2, 4})
-    compiled = amp.scaler_trace(_compiled(amp, "aot_eager"), steps=6, overflow_at={2, 4})
+    eager = amp.scaler_trace(mlp(), steps=6, overflow_gradients_at={2, 4})
+    compiled = amp.scaler_trace(_compiled(amp, "aot_eager"), steps=6, overflow_gradients_at={2, 4})
     assert eager == compiled
     assert any(step.skipped for step in compiled)
 

@@ -60,7 +60,9 @@ def with_two_losses(iteration: Iteration) -> None:
 
 
 def test_two_losses_of_a_step_are_both_scaled(amp: Amp) -> None:
-    amp.check_scaler(replace(mlp(width=16, batch=4), name="two_losses"), train=with_two_losses, forward_at=())
+    amp.check_scaler(
+        replace(mlp(width=16, batch=4), name="two_losses"), train=with_two_losses, overflow_activations_at=()
+    )
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -73,7 +75,7 @@ def test_a_training_step(amp: Amp, case: str, train: Callable[[Iteration], None]
         replace(CASES[case](), name=name),
         train=train,
         optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=2.0**-10, fused=fused),
-        forward_at=(),
+        overflow_activations_at=(),
     )
 
 
@@ -86,10 +88,10 @@ def _normed(name: str) -> Case:
     )
 
 
-@pytest.mark.parametrize("spoilt", [(), ("*.running_*",)], ids=["noted", "named"])
-def test_a_network_with_statistics_that_an_overflow_spoils(amp: Amp, spoilt: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("nonfinite_buffers", [(), ("*.running_*",)], ids=["noted", "named"])
+def test_a_network_with_statistics_that_an_overflow_spoils(amp: Amp, nonfinite_buffers: tuple[str, ...]) -> None:
     """Skipping the step does not undo the writes of forward (pytorch/pytorch#115500). All other checks hold."""
-    amp.check_scaler(_normed("named" if spoilt else "noted"), spoilt=spoilt)
+    amp.check_scaler(_normed("named" if nonfinite_buffers else "noted"), nonfinite_buffers=nonfinite_buffers)
 
 
 @pytest.mark.xfail(
@@ -103,12 +105,12 @@ def test_statistics_survive_an_overflow(amp: Amp) -> None:
     network = _normed("normed").build().to(amp.device.torch_device)
     with amp.autocast():
         network(torch.full((6, 8), float("inf"), device=amp.device.torch_device))
-    spoilt = [name for name, buffer in network.named_buffers() if not buffer.isfinite().all()]
-    if spoilt:
+    nonfinite = [name for name, buffer in network.named_buffers() if not buffer.isfinite().all()]
+    if nonfinite:
         raise AmpFailure(
             "running statistics keep an overflow of the forward pass",
             label_before="rule",
             before="a skipped step leaves no buffer with an inf or NaN in it",
-            now=f"not finite: {', '.join(spoilt)}",
+            now=f"not finite: {', '.join(nonfinite)}",
             likely="they are updated by the forward pass, and skipping the step does not undo it",
         )

@@ -22,7 +22,7 @@ def test_a_step_that_reads_a_value_cannot_be_captured(amp: Amp) -> None:
 
     case = amp.case(lambda: nn.Linear(64, 64), lambda: torch.randn(64, 64), loss)
     with pytest.raises(AmpFailure, match=r'cannot be captured .*(?s:.*)kind="step"'):
-        amp.check_speedup(case, over="fp32", floor=NO_FLOOR, seconds=1.0)
+        amp.check_speedup(case, versus="fp32", floor=NO_FLOOR, seconds=1.0)
     assert torch.ones(4, device=amp.device.torch_device).sum().item() == 4
     assert not torch.cuda.is_current_stream_capturing()
 

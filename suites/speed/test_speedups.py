@@ -18,19 +18,19 @@ def works(target: Target) -> Iterable[object]:
     """Yield each piece of work over TF32 if the card has it, else IEEE; work bound by float32 arithmetic over both."""
     kinds = kinds_of_float32(target.device, target.precision)
     for work in ON_A_CPU if target.device.kind is DeviceKind.CPU else WORKS:
-        for over in kinds if work.over_both else kinds[-1:]:
-            yield pytest.param((work, over), id=f"{work.name}, over {over}")
+        for versus in kinds if work.over_both else kinds[-1:]:
+            yield pytest.param((work, versus), id=f"{work.name}, over {versus}")
 
 
 @pytest.mark.usefixtures("benchmark")
 @pytest.mark.amp_parametrize("what", works)
 def test_speedup(amp: Amp, what: tuple[Work, str]) -> None:
     """Check the calibrated floor, or no harm for work bound by arithmetic; the rest is recorded, for baselines."""
-    work, over = what
+    work, versus = what
     amp.check_speedup(
         work.make(amp.device.torch_device),
         name=work.name,
-        over=over,
+        versus=versus,
         uncalibrated=NO_HARM if work.compute_bound else NO_FLOOR,
         kind=work.kind,
         optimizer=work.optimizer,

@@ -133,7 +133,9 @@ def test_training_sees_complex_parameters_that_are_rounded() -> None:
 @pytest.mark.parametrize(
     "check",
     [
-        lambda: check_scaler(Training(spectral(), CPU, FP16, overflow_at=(2,)), unheeded, note=unheeded, spoilt=()),
+        lambda: check_scaler(
+            Training(spectral(), CPU, FP16, overflow_gradients_at=(2,)), unheeded, note=unheeded, nonfinite_buffers=()
+        ),
         lambda: check_training(Setup(spectral(), CPU, FP16, steps=4, make_optimizer=torch.optim.AdamW), unheeded),
     ],
     ids=["scaler", "training"],

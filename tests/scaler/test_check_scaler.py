@@ -45,8 +45,8 @@ def run(
     case: Case | None = None,
     precision: Precision = FP16,
     make_optimizer: MakeOptimizer = plain_sgd,
-    forward_at: Collection[int] = (6,),
-    spoilt: Collection[str] = (),
+    overflow_activations_at: Collection[int] = (6,),
+    nonfinite_buffers: Collection[str] = (),
     observed: Noted | None = None,
 ) -> tuple[TraceStep, ...]:
     training = Training(
@@ -55,11 +55,11 @@ def run(
         precision,
         train=train,
         make_optimizer=make_optimizer,
-        overflow_at=(2,),
-        forward_at=forward_at,
+        overflow_gradients_at=(2,),
+        overflow_activations_at=overflow_activations_at,
     )
     noted = Noted() if observed is None else observed
-    return check_scaler(training, noted.observe, spoilt=spoilt, note=noted.note)
+    return check_scaler(training, noted.observe, nonfinite_buffers=nonfinite_buffers, note=noted.note)
 
 
 def forward(iteration: Iteration) -> torch.Tensor:
@@ -262,12 +262,14 @@ def test_an_optimizer_of_some_parameters() -> None:
 
 def test_an_overflow_that_an_activation_makes_finite_is_no_skip() -> None:
     observed = Noted()
-    with pytest.warns(SwallowedOverflow, match=r"reached no gradient in iteration 6 \(0\).*forward_at=\(\)"):
+    with pytest.warns(
+        SwallowedOverflow, match=r"reached no gradient in iteration 6 \(0\).*overflow_activations_at=\(\)"
+    ):
         traced = run(case=mlp(width=16, batch=4), observed=observed)
     assert [i for i, step in enumerate(traced) if step.skipped] == [2]
     assert observed["mlp/swallowed overflows"] == ["6 (0)"]
     observed = Noted()
-    run(case=mlp(width=16, batch=4), forward_at=(), observed=observed)
+    run(case=mlp(width=16, batch=4), overflow_activations_at=(), observed=observed)
     assert observed["mlp/swallowed overflows"] == []
 
 
@@ -316,7 +318,7 @@ def test_a_wrong_step_is_named(precision: Precision, train: Train, words: str) -
 
 
 def test_a_network_with_statistics_that_only_overflows_in_gradients() -> None:
-    assert any(step.skipped for step in run(case=cnn(), forward_at=()))
+    assert any(step.skipped for step in run(case=cnn(), overflow_activations_at=()))
 
 
 def test_a_scale_that_is_too_high_for_the_case_is_lowered() -> None:
@@ -357,20 +359,20 @@ class _Regions(nn.Module):
 
 def test_a_region_within_the_model_is_one() -> None:
     inner = Case("inner", _Regions, lambda: torch.randn(3, 8), lambda m, batch: m(batch).float().square().mean())
-    run(forgets_the_region, case=inner, precision=BF16, forward_at=())
+    run(forgets_the_region, case=inner, precision=BF16, overflow_activations_at=())
     with pytest.raises(AmpFailure, match="autocast is on in bfloat16 only"):
-        run(forgets_the_region, case=inner, precision=FP16, forward_at=())
+        run(forgets_the_region, case=inner, precision=FP16, overflow_activations_at=())
 
 
 def test_iterations_that_cannot_be() -> None:
     with pytest.raises(Misuse, match="one at least, none before 1"):
-        check_scaler(Training(mlp(), find_device("cpu"), BF16), unheeded, spoilt=(), note=unheeded)
+        check_scaler(Training(mlp(), find_device("cpu"), BF16), unheeded, nonfinite_buffers=(), note=unheeded)
     with pytest.raises(Misuse, match="no parameter that requires a gradient"):
         run(case=Case("frozen", nn.Identity, lambda: torch.ones(2), lambda model, batch: model(batch).sum()))
 
 
 def test_a_model_without_low_tensors() -> None:
     wide = Case("wide", lambda: nn.LayerNorm(4), lambda: torch.randn(3, 4), lambda m, b: m(b).square().sum())
-    with pytest.raises(Misuse, match=r"no module returns a tensor in float16; forward_at=\(\)"):
+    with pytest.raises(Misuse, match=r"no module returns a tensor in float16; expected overflow_activations_at=\(\)"):
         run(case=wide)
-    run(case=wide, forward_at=())
+    run(case=wide, overflow_activations_at=())

@@ -18,9 +18,16 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def check(train: Train) -> None:
-    training = Training(turned(by_nothing), find_device("cpu"), FP16, train=train, overflow_at=(2,), forward_at=(6,))
+    training = Training(
+        turned(by_nothing),
+        find_device("cpu"),
+        FP16,
+        train=train,
+        overflow_gradients_at=(2,),
+        overflow_activations_at=(6,),
+    )
     noted = Noted()
-    check_scaler(training, noted.observe, spoilt=(), note=noted.note)
+    check_scaler(training, noted.observe, nonfinite_buffers=(), note=noted.note)
 
 
 @pytest.mark.parametrize("name", WRONG_LOOPS)

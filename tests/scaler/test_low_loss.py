@@ -24,8 +24,8 @@ def _low(model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
 
 def run(precision: Precision) -> tuple[TraceStep, ...]:
     case = replace(mlp(width=16, batch=4), loss=_low)
-    training = Training(case, find_device("cpu"), precision, overflow_at=(2,))
-    return check_scaler(training, unheeded, spoilt=(), note=unheeded)
+    training = Training(case, find_device("cpu"), precision, overflow_gradients_at=(2,))
+    return check_scaler(training, unheeded, nonfinite_buffers=(), note=unheeded)
 
 
 def test_a_loss_in_float16_is_told() -> None:

@@ -57,11 +57,15 @@ def run(
     precision: Precision = FP16,
     *,
     train: Callable[[Iteration], object] = standard_step,
-    spoilt: Collection[str] = (),
+    nonfinite_buffers: Collection[str] = (),
 ) -> list[str]:
     """Return the iterations that were skipped."""
-    training = Training(case, find_device("cpu"), precision, train=train, overflow_at=(2,), forward_at=(6,))
-    traced: tuple[TraceStep, ...] = check_scaler(training, noted.observe, spoilt=spoilt, note=noted.note)
+    training = Training(
+        case, find_device("cpu"), precision, train=train, overflow_gradients_at=(2,), overflow_activations_at=(6,)
+    )
+    traced: tuple[TraceStep, ...] = check_scaler(
+        training, noted.observe, nonfinite_buffers=nonfinite_buffers, note=noted.note
+    )
     return [str(index) for index, step in enumerate(traced) if step.skipped]
 
 
@@ -73,7 +77,7 @@ def test_the_rest_of_the_check_goes_on(precision: Precision, refuse: Refuse) -> 
     (note,) = noted.notes
     assert "refusing: the training step raises at the inf that was planted in its forward pass (" in note
     assert "test_refused_overflow.py:" in note or refuse is by_a_distribution
-    assert "forward_at=() says that this is known" in note
+    assert "overflow_activations_at=() says that this is known" in note
     assert noted["refusing/refused overflows"] == ["6 (0)"]
     assert noted["refusing/skipped"] == ["2"]
 
@@ -94,7 +98,7 @@ def test_the_rest_of_the_check_is_as_strict_as_before() -> None:
 
 def test_names_of_what_the_left_out_part_would_spoil_are_taken() -> None:
     noted = Noted()
-    run(case(by_value_error, lambda: nn.BatchNorm1d(4)), noted, spoilt=["*.running_mean"])
+    run(case(by_value_error, lambda: nn.BatchNorm1d(4)), noted, nonfinite_buffers=["*.running_mean"])
     assert noted["refusing/spoilt buffers"] == []
 
 

@@ -29,7 +29,7 @@ from model import batch, build, loss
 
 def test_trace(amp):
     case = amp.case(build, batch, loss)
-    traced = amp.scaler_trace(case, steps=6, overflow_at=(1, 2), init_scale=256.0, growth_interval=2)
+    traced = amp.scaler_trace(case, steps=6, overflow_gradients_at=(1, 2), init_scale=256.0, growth_interval=2)
     assert [step.skipped for step in traced] == [False, True, True, False, False, False]
     assert [step.found_inf for step in traced] == [step.skipped for step in traced]
     assert [step.scale for step in traced] == [256.0, 256.0, 128.0, 64.0, 64.0, 128.0]
@@ -88,7 +88,7 @@ def test_each_iteration_draws_other_numbers_and_the_same_in_each_run(amp):
 
 def test_misuse(amp):
     with pytest.raises(ValueError, match="they need a case"):
-        amp.scaler_trace(lambda scaler: None, steps=1, overflow_at=(1,))
+        amp.scaler_trace(lambda scaler: None, steps=1, overflow_gradients_at=(1,))
 """,
     )
     project.here("--amp-device=cpu", "--amp-dtype=bf16,fp16").assert_outcomes(passed=12)
@@ -97,10 +97,10 @@ def test_misuse(amp):
 _WRONG = {
     "check_scaler(CASE, optimizer=made())": "optimizer is of type SGD; valid: a function",
     "check_scaler(CASE, optimizer=list)": "optimizer made of type list; valid: a torch.optim.Optimizer",
-    "check_scaler(CASE, overflow_at=2)": "overflow_at=2; valid: a collection of iterations, such as (2,)",
-    "check_scaler(CASE, overflow_at=(2.0,))": "overflow_at=(2.0,); valid: a collection of iterations",
-    "check_scaler(CASE, forward_at='6')": "forward_at='6'; valid: a collection of iterations",
-    "check_scaler(CASE, spoilt='norm.mean')": "spoilt='norm.mean'; valid: a collection of names",
+    "check_scaler(CASE, overflow_gradients_at=2)": "overflow_gradients_at=2; valid: a collection of iterations, such",
+    "check_scaler(CASE, overflow_gradients_at=(2.0,))": "overflow_gradients_at=(2.0,); valid: a collection of",
+    "check_scaler(CASE, overflow_activations_at='6')": "overflow_activations_at='6'; valid: a collection of iterations",
+    "check_scaler(CASE, nonfinite_buffers='norm.mean')": "nonfinite_buffers='norm.mean'; valid: a collection of names",
     "check_scaler(CASE, train='step')": "train is of type str; valid: a function",
     "check_scaler(build())": "check_scaler takes a case; this is of type Sequential; amp.case",
     "check_training(build(), steps=5)": "check_training takes a case; this is of type Sequential; amp.case",

@@ -35,13 +35,20 @@ def run(
     case: Case,
     *,
     precision: Precision = FP16,
-    spoilt: Collection[str] = (),
-    forward_at: Collection[int] = (6,),
+    nonfinite_buffers: Collection[str] = (),
+    overflow_activations_at: Collection[int] = (6,),
     train: Callable[[Iteration], object] = standard_step,
 ) -> Noted:
     noted, device = Noted(), find_device("cpu")
-    training = Training(case, device, precision, train=train, overflow_at=(2,), forward_at=forward_at)
-    check_scaler(training, noted.observe, spoilt=spoilt, note=noted.note)
+    training = Training(
+        case,
+        device,
+        precision,
+        train=train,
+        overflow_gradients_at=(2,),
+        overflow_activations_at=overflow_activations_at,
+    )
+    check_scaler(training, noted.observe, nonfinite_buffers=nonfinite_buffers, note=noted.note)
     return noted
 
 
@@ -140,9 +147,11 @@ def test_a_note_names_twelve_layers_and_counts_the_rest() -> None:
     assert "statistics of 2.0, 2.1, 2.2, 2.3, 2.4, 2.5, 2.6, 2.7, 2.8, 2.9, 2.10, 2.11 and 2 more:" in noted.notes[0]
 
 
-@pytest.mark.parametrize("spoilt", [["*.running_mean", "*.running_var"], ["2.*"], ["2.running_mean", "2.running_var"]])
-def test_patterns_and_names_accept_statistics_without_a_note(spoilt: list[str]) -> None:
-    noted = run(case(lambda: nn.BatchNorm1d(6)), spoilt=spoilt)
+@pytest.mark.parametrize(
+    "nonfinite_buffers", [["*.running_mean", "*.running_var"], ["2.*"], ["2.running_mean", "2.running_var"]]
+)
+def test_patterns_and_names_accept_statistics_without_a_note(nonfinite_buffers: list[str]) -> None:
+    noted = run(case(lambda: nn.BatchNorm1d(6)), nonfinite_buffers=nonfinite_buffers)
     assert not noted.notes
     assert noted["normed/spoilt buffers"] == ["2.running_mean", "2.running_var"]
 
@@ -155,15 +164,15 @@ def test_other_buffers_are_a_failure(precision: Precision, layer: Callable[[], n
         run(case(layer), precision=precision)
     text = str(raised.value)
     assert f"normed: an overflow is left in buffers: {name}" in text
-    assert f"accept    name them, or a pattern: spoilt=['{name}']" in text
-    assert not run(case(layer), precision=precision, spoilt=["2.*"]).notes
+    assert f"accept    name them, or a pattern: nonfinite_buffers=['{name}']" in text
+    assert not run(case(layer), precision=precision, nonfinite_buffers=["2.*"]).notes
 
 
 def test_other_buffers_beside_statistics_are_named_alone() -> None:
     layers = case(lambda: nn.Sequential(nn.BatchNorm1d(6), Average("mean")))
     with pytest.raises(AmpFailure, match=r"left in buffers: 2\.1\.mean\n"):
         run(layers)
-    (note,) = run(layers, spoilt=["2.1.mean"]).notes
+    (note,) = run(layers, nonfinite_buffers=["2.1.mean"]).notes
     assert "running statistics of 2.0:" in note
 
 
@@ -184,14 +193,16 @@ def test_statistics_that_overflow_by_themselves_are_a_failure(precision: Precisi
 
 
 def test_a_name_of_no_buffer_is_refused() -> None:
-    with pytest.raises(Misuse, match=r"spoilt='\*\.mean', and normed has no such buffer; it has 2\.running_mean, 2\.r"):
-        run(case(lambda: nn.BatchNorm1d(6)), spoilt=["*.mean"])
+    with pytest.raises(
+        Misuse, match=r"nonfinite_buffers='\*\.mean', and normed has no such buffer; it has 2\.running_mean, 2\.r"
+    ):
+        run(case(lambda: nn.BatchNorm1d(6)), nonfinite_buffers=["*.mean"])
 
 
-@pytest.mark.parametrize("spoilt", ["2.running_mean", "2.*"])
-def test_what_is_called_spoilt_has_to_be(spoilt: str) -> None:
-    with pytest.raises(AmpFailure, match=r"normed: not spoilt: 2\."):
-        run(case(lambda: nn.BatchNorm1d(6)), forward_at=(), spoilt=[spoilt])
+@pytest.mark.parametrize("nonfinite_buffers", ["2.running_mean", "2.*"])
+def test_what_is_called_spoilt_has_to_be(nonfinite_buffers: str) -> None:
+    with pytest.raises(AmpFailure, match=r"normed: finite, and named in nonfinite_buffers: 2\."):
+        run(case(lambda: nn.BatchNorm1d(6)), overflow_activations_at=(), nonfinite_buffers=[nonfinite_buffers])
 
 
 NETWORK = """

@@ -24,6 +24,6 @@ def test_numbers_that_torch_does_not_seed_are_named() -> None:
         out: torch.Tensor = model(batch["inputs"])
         return out.float().square().mean() * next(numbers)
 
-    training = Training(replace(case, loss=loss), find_device("cpu"), FP16, overflow_at=(2,))
+    training = Training(replace(case, loss=loss), find_device("cpu"), FP16, overflow_gradients_at=(2,))
     with pytest.raises(AmpFailure, match="random numbers that torch does not seed"):
-        check_scaler(training, unheeded, note=unheeded, spoilt=())
+        check_scaler(training, unheeded, note=unheeded, nonfinite_buffers=())

@@ -100,7 +100,7 @@ def test_each_iteration_is_judged_by_itself() -> None:
     )
     with pytest.raises(AmpFailure, match="an overflow is left in buffers: largest"):
         run(case=case)
-    run(case=case, spoilt=["largest"])
+    run(case=case, nonfinite_buffers=["largest"])
 
 
 def updates_twice(iteration: Iteration) -> None:
@@ -147,15 +147,15 @@ def test_what_is_added_to_scaled_gradients_is_named_while_it_is_small() -> None:
 def test_the_scale_has_room_to_grow() -> None:
     """Three times the scale must be finite in fp16: it is at 2^14, and is not at 2^15."""
     case = Case("three", lambda: nn.Linear(4, 1), lambda: torch.full((1, 4), 0.1), lambda m, x: 3 * m(x).float().sum())
-    training = Training(case, find_device("cpu"), FP16, overflow_at=(8,))
-    traced = check_scaler(training, unheeded, spoilt=(), note=unheeded)
+    training = Training(case, find_device("cpu"), FP16, overflow_gradients_at=(8,))
+    traced = check_scaler(training, unheeded, nonfinite_buffers=(), note=unheeded)
     assert [index for index, step in enumerate(traced) if step.skipped] == [8]
     assert max(step.scale for step in traced) == 2.0**13
 
 
 def test_gradients_that_are_no_numbers_are_not_taken_for_old_ones() -> None:
     """Overflow in the second iteration, the one in which additions to the gradients are watched."""
-    traced = run(forward_at=(1,))
+    traced = run(overflow_activations_at=(1,))
     assert [step.skipped for step in traced[:3]] == [False, True, True]
 
 

@@ -168,7 +168,7 @@ def test_times_of_another_torch_or_card_are_compared_with_a_note(project: Projec
     project.write(
         test_it="""
 def test_it(amp):
-    amp.check_speedup(lambda: lambda: 1, over="fp32", floor=0, name="nothing", seconds=0.3)
+    amp.check_speedup(lambda: lambda: 1, versus="fp32", floor=0, name="nothing", seconds=0.3)
 """
     )
     retained = (
@@ -205,7 +205,7 @@ def test_the_file_says_what_times_depend_on(project: Project) -> None:
 import torch
 
 def test_it(amp):
-    amp.check_speedup(lambda: lambda: torch.ones(8).sum(), over="fp32", floor=0, name="sum", seconds=0.3)
+    amp.check_speedup(lambda: lambda: torch.ones(8).sum(), versus="fp32", floor=0, name="sum", seconds=0.3)
 """
     )
     options = ("--amp-device=cpu", "--amp-dtype=bf16", "--amp-speed=report", "--benchmark-json=times.json")

@@ -41,7 +41,7 @@ def work():
 @pytest.mark.parametrize("floor", [0.01, 1000.0])
 @pytest.mark.parametrize("kind", ["device", "step"])
 def test_product(amp, kind, floor):
-    amp.check_speedup(work, floor=floor, over="fp32", kind=kind, name=f"product, {floor}", seconds=1.0)
+    amp.check_speedup(work, floor=floor, versus="fp32", kind=kind, name=f"product, {floor}", seconds=1.0)
 """
 
 #: A burner that the tests' own process starts, and therefore knows.

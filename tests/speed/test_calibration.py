@@ -155,7 +155,7 @@ def test_fresh_processes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
         "    def work():\n"
         "        a = torch.randn(64, 64)\n"
         "        return lambda: a @ a\n"
-        '    amp.check_speedup(work, over="fp32", floor=0, seconds=0.5)\n',
+        '    amp.check_speedup(work, versus="fp32", floor=0, seconds=0.5)\n',
         encoding="utf-8",
     )
     path = tmp_path / "floors.json"

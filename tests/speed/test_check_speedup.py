@@ -16,7 +16,7 @@ def work():
     return lambda: 2.0 if torch.is_autocast_enabled("cpu") else 3.0
 
 def test_work(amp):
-    amp.check_speedup(work, floor=1.2, over="fp32")
+    amp.check_speedup(work, floor=1.2, versus="fp32")
 """
 
 
@@ -109,7 +109,7 @@ import torch
 
 def test_model(amp):
     case = amp.case(lambda: torch.nn.Linear(8, 1), lambda: torch.ones(4, 8), lambda model, x: model(x).sum())
-    measured = amp.check_speedup(case, floor=1e-6, over="tf32")
+    measured = amp.check_speedup(case, floor=1e-6, versus="tf32")
     assert measured.clock == "perf_counter and synchronize"
 """,
     )

@@ -169,7 +169,7 @@ def test_a_device_without_a_clock_is_inconclusive(
 
 
 def test_bad_demands_are_refused() -> None:
-    with pytest.raises(ValueError, match="over='ieee' is no kind of float32; valid: fp32, tf32"):
+    with pytest.raises(ValueError, match="versus='ieee' is no kind of float32; valid: fp32, tf32"):
         Demand("sums", 0.9, "ieee")
     with pytest.raises(ValueError, match="kind='eager' is nothing that is timed; valid: device, step"):
         Demand("sums", 0.9, "fp32", kind="eager")
