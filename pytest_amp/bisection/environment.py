@@ -14,6 +14,7 @@ from pathlib import Path
 #: plugin itself is used from its present folder.
 REQUIREMENTS = (
     "expecttest>=0.2",
+    "filelock>=3.20.3",
     "hypothesis>=6.100",
     "numpy>=1.26",
     "packaging>=23.2",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import errno
 import os
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,30 +21,26 @@ def alone(path: Path) -> Iterator[None]:
     """Hold an exclusive lock on the file, across processes and links to it.
 
     The lock is a neighbour of the file that only one process can create (not every file system supports the system's
-    locks). Raises RecordError after PATIENCE seconds, and if no file can be created there. A lock that a killed process
-    leaves has to be removed manually: only its user knows that it is dead, on whichever machine it ran.
+    locks, and those leave a file behind). Raises RecordError after PATIENCE seconds, and if no file can be created
+    there. A lock that a killed process leaves is removed by those releases of filelock that find out that it is dead;
+    otherwise its user has to, who alone knows on which machine it ran.
     """
+    from filelock import SoftFileLock, Timeout  # here: its import takes a tenth of a second
+
     path = path.resolve()
-    lock = path.with_name(f".{path.name}.lock")
-    until = time.monotonic() + PATIENCE
-    while not _made(lock, path):
-        if time.monotonic() > until:
-            raise RecordError(
-                f"{path}: another process has been changing it for {PATIENCE:g} s; valid: when that has ended; "
-                f"where it was killed: without {lock.name} in the same folder, which it left"
-            )
-        time.sleep(PAUSE)
+    if not path.parent.is_dir():  # filelock would create it
+        raise RecordError(f"{path}: {os.strerror(errno.ENOENT)}")
+    lock = SoftFileLock(path.with_name(f".{path.name}.lock"), timeout=PATIENCE)
+    try:
+        lock.acquire(poll_interval=PAUSE)
+    except Timeout:
+        raise RecordError(
+            f"{path}: another process has been changing it for {PATIENCE:g} s; try again when it has ended, or, "
+            f"if it was killed, after removing {Path(lock.lock_file).name} from the same folder"
+        ) from None
+    except OSError as error:
+        raise RecordError(f"{path}: {error.strerror or error}") from None
     try:
         yield
     finally:
-        lock.unlink(missing_ok=True)
-
-
-def _made(lock: Path, path: Path) -> bool:
-    try:
-        os.close(os.open(lock, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
-    except FileExistsError:
-        return False
-    except OSError as error:
-        raise RecordError(f"{path}: {error.strerror or error}") from None
-    return True
+        lock.release()

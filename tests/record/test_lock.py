@@ -46,8 +46,8 @@ def test_what_a_killed_process_left_is_named(tmp_path: Path, monkeypatch: pytest
     with pytest.raises(RecordError) as raised, alone(path):
         pytest.fail("two at once")
     assert str(raised.value) == (
-        f"{path}: another process has been changing it for 0.1 s; valid: when that has ended; "
-        "where it was killed: without .record.json.lock in the same folder, which it left"
+        f"{path}: another process has been changing it for 0.1 s; try again when it has ended, or, if it was "
+        "killed, after removing .record.json.lock from the same folder"
     )
     assert left.exists()
 
@@ -56,3 +56,12 @@ def test_where_no_file_can_be_made(tmp_path: Path) -> None:
     path = tmp_path / "nowhere" / "record.json"
     with pytest.raises(RecordError, match=r"record\.json: No such file or directory$"), alone(path):
         pytest.fail("no folder")
+
+
+def test_lock_is_released_by_an_exception(tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    with pytest.raises(ValueError, match="inside"), alone(path):
+        raise ValueError("inside")
+    with alone(path):
+        path.write_text("{}", encoding="utf-8")
+    assert [file.name for file in tmp_path.iterdir()] == ["record.json"]
