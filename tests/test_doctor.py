@@ -164,6 +164,7 @@ def advice(parts: dict[str, str | None] | None = None, compiler: str | None = "c
 def test_what_is_missing_and_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert advice() == []
+    assert advice({"nvidia-ml-py": None}) == []
     assert advice({"hypothesis": None, "jinja2": None}) == [
         "hypothesis, for random programs (semantics, scaler): pip install 'pytest-amp[suites]'",
         "jinja2, for HTML reports: pip install 'pytest-amp[html]'",
@@ -175,6 +176,10 @@ def test_what_is_missing_and_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> N
         "a torch that computes on the GPU which the driver shows: this is 2.13.0+cpu (built without "
     )
     assert advice(accelerator="cuda", cuda="13.0") == []
+    assert advice({"nvidia-ml-py": None}, accelerator="cuda", cuda="13.0") == [
+        "nvidia-ml-py, for the driver's version, heat and processes of a GPU: pip install 'pytest-amp[gpu]'"
+    ]
+    assert advice({"nvidia-ml-py": None}, accelerator="cuda", hip="6.4") == []
 
 
 def test_a_wrong_command_line(capsys: pytest.CaptureFixture[str]) -> None:

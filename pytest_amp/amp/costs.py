@@ -86,11 +86,15 @@ class CostChecks(Bound):
     def _timed(self) -> SpeedConditions:
         """Return the conditions of a speed measurement; a CPU is timed with --amp-speed=report only."""
         from pytest_amp import speed
+        from pytest_amp.speed import environment
 
         timed, mode = self._session.speed, self._session.speed.mode
         reason = timed.reason
         if self.device.kind is not DeviceKind.ACCELERATOR and mode != "report":
             mode, reason = "off", "a CPU is timed with --amp-speed=report only"
+        unread = None if mode == "off" else environment.unread(self.device)
+        if unread is not None:
+            self._note(f"a time is not in doubt for heat or for processes that the driver shows: {unread}")
         return speed.SpeedConditions(
             self.device,
             self.precision,

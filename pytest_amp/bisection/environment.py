@@ -17,6 +17,7 @@ REQUIREMENTS = (
     "filelock>=3.20.3",
     "hypothesis>=6.100",
     "numpy>=1.26",
+    "nvidia-ml-py>=12.535",
     "packaging>=23.2",
     "pytest>=9.0",
     "pytest-benchmark>=5.1",

@@ -39,7 +39,12 @@ PARTS = (
     Part("hypothesis", "hypothesis", "random programs (semantics, scaler)", "pip install 'pytest-amp[suites]'"),
     Part("jinja2", "jinja2", "HTML reports", "pip install 'pytest-amp[html]'"),
     Part("matplotlib", "matplotlib", "plots of pytest-amp study", "pip install 'pytest-amp[study]'"),
+    Part(
+        "nvidia-ml-py", "pynvml", "the driver's version, heat and processes of a GPU", "pip install 'pytest-amp[gpu]'"
+    ),
 )
+#: Part that is missing only beside an NVIDIA GPU.
+NVIDIA = "nvidia-ml-py"
 COMPILERS = ("c++", "g++", "clang++")
 
 
@@ -172,7 +177,8 @@ def advice(machine: Machine, parts: dict[str, str | None], compiler: str | None)
     elif machine.problem:
         where = machine.at or "the last device"
         lines.append(f"an answer of {where}: {machine.problem}; a run on it would end so, too")
-    lines += [f"{part.name}, for {part.needed}: {part.get}" for part in PARTS if parts[part.name] is None]
+    needed = [part for part in PARTS if part.name != NVIDIA or (_gpus() and not facts.get("hip"))]
+    lines += [f"{part.name}, for {part.needed}: {part.get}" for part in needed if parts[part.name] is None]
     if compiler is None:
         lines.append("a C++ compiler, for torch.compile on a CPU: apt install g++ (or your system's)")
     if "version" in facts and _gpus() and not facts["accelerator"]:

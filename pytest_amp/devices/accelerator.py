@@ -83,11 +83,12 @@ class CudaDevice(AcceleratorDevice):
 
         from pytest_amp.devices import nvml
 
+        driver = None if torch.version.hip else nvml.driver_version() or f"unknown ({nvml.lacking()})"
         major, minor = torch.cuda.get_device_capability(self.torch_device)
         return {
             "gpu": self.describe(),
             "compute_capability": f"{major}.{minor}",
-            "driver": str(nvml.driver_version()),
+            "driver": str(driver),
             "cuda": str(torch.version.cuda),
             "hip": str(torch.version.hip),
             "cudnn": str(torch.backends.cudnn.version()),  # type: ignore[no-untyped-call,unused-ignore]

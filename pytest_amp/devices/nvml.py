@@ -1,16 +1,17 @@
-"""Facts from NVIDIA's driver about a GPU: its version, reasons of reduced clocks, the number of processes on it.
+"""Facts from NVIDIA's driver about a GPU: its version, reasons of reduced clocks, the processes on it.
 
-They come from the driver's own library, without a package in between; without it, nothing is known.
+``pynvml`` (nvidia-ml-py, the extra ``gpu``) asks the driver's library, NVML. Without it, or without a driver, nothing
+is known, and ``lacking`` says why.
 """
 
 from __future__ import annotations
 
-import ctypes
+import contextlib
 import functools
-import sys
+import importlib
 from typing import Any
 
-#: Reasons that make a timing worthless (nvml.h, nvmlClocksThrottleReason*): heat, and a lack of power. A power cap set
+#: Reasons that make a timing worthless (nvml.h, nvmlClocksEventReason*): heat, and a lack of power. A power cap set
 #: by software is not among them: large products reach it on healthy cards, in every run.
 THROTTLED = {
     0x08: "hardware slowdown",
@@ -18,63 +19,61 @@ THROTTLED = {
     0x40: "hardware thermal slowdown",
     0x80: "hardware power brake",
 }
+#: The function that returns these reasons, under its name since driver 535 and under its earlier one.
+_REASONS = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
 
 
 @functools.cache
-def _library() -> Any:
-    """Return the initialised library; None if it is missing or does not start."""
+def _library() -> tuple[Any, str | None]:
+    """Return ``pynvml``, initialised, and None; or None and the reason why there is none."""
     try:
-        library: Any = ctypes.CDLL("nvml.dll" if sys.platform == "win32" else "libnvidia-ml.so.1")
-        return library if library.nvmlInit_v2() == 0 else None
-    except (OSError, AttributeError):
-        return None
+        library: Any = importlib.import_module("pynvml")
+    except ImportError:
+        return None, "nvidia-ml-py is not installed"
+    try:
+        library.nvmlInit()
+    except library.NVMLError as error:
+        return None, f"NVML does not start: {error}"
+    return library, None
+
+
+def lacking() -> str | None:
+    """Return why nothing is known of the driver; None if it can be asked."""
+    return _library()[1]
 
 
 def driver_version() -> str | None:
-    """Return the driver's version as ``nvidia-smi`` shows it; None without a driver."""
-    library = _library()
+    """Return the driver's version as ``nvidia-smi`` shows it; None if it is not known."""
+    library, _ = _library()
     if library is None:
         return None
-    text = ctypes.create_string_buffer(96)
-    return text.value.decode() if library.nvmlSystemGetDriverVersion(text, ctypes.c_uint(96)) == 0 else None
+    try:
+        return str(library.nvmlSystemGetDriverVersion())
+    except library.NVMLError:
+        return None
 
 
 @functools.cache
 def _handle(uuid: str) -> Any:
-    library, handle = _library(), ctypes.c_void_p()
-    name = uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
-    if library is None or library.nvmlDeviceGetHandleByUUID(name.encode(), ctypes.byref(handle)) != 0:
+    library, _ = _library()
+    if library is None:
         return None
-    return handle
-
-
-def _reasons(uuid: str) -> int:
-    handle, bits = _handle(uuid), ctypes.c_ulonglong()
-    if handle is None:
-        return 0
-    status = _library().nvmlDeviceGetCurrentClocksThrottleReasons(handle, ctypes.byref(bits))
-    return bits.value if status == 0 else 0
+    try:
+        return library.nvmlDeviceGetHandleByUUID(uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}")
+    except library.NVMLError:
+        return None
 
 
 def throttled(uuid: str) -> tuple[str, ...]:
     """Return the known reasons why the GPU's clocks are reduced now."""
-    bits = _reasons(uuid)
-    return tuple(reason for bit, reason in THROTTLED.items() if bits & bit)
-
-
-class _Process(ctypes.Structure):
-    """Structure ``nvmlProcessInfo_t`` of nvml.h."""
-
-    _fields_ = (
-        ("pid", ctypes.c_uint),
-        ("used", ctypes.c_ulonglong),
-        ("gpu_instance", ctypes.c_uint),
-        ("compute_instance", ctypes.c_uint),
-    )
-
-
-#: Room for the processes on one GPU; NVML returns an error if there are more.
-MOST_PROCESSES = 256
+    library, handle = _library()[0], _handle(uuid)
+    if handle is None:
+        return ()
+    for name in _REASONS:
+        with contextlib.suppress(library.NVMLError, AttributeError):
+            bits = int(getattr(library, name)(handle))
+            return tuple(reason for bit, reason in THROTTLED.items() if bits & bit)
+    return ()
 
 
 def processes(uuid: str) -> tuple[int, ...] | None:
@@ -82,11 +81,10 @@ def processes(uuid: str) -> tuple[int, ...] | None:
 
     In a container the driver may not see processes outside, or may report ids of another namespace than this system's.
     """
-    handle, count = _handle(uuid), ctypes.c_uint(MOST_PROCESSES)
-    query = getattr(_library(), "nvmlDeviceGetComputeRunningProcesses_v3", None)
-    if handle is None or query is None:
+    library, handle = _library()[0], _handle(uuid)
+    if handle is None:
         return None
-    entries = (_Process * MOST_PROCESSES)()
-    return (
-        tuple(entries[i].pid for i in range(count.value)) if query(handle, ctypes.byref(count), entries) == 0 else None
-    )
+    try:
+        return tuple(int(process.pid) for process in library.nvmlDeviceGetComputeRunningProcesses(handle))
+    except library.NVMLError:
+        return None

@@ -22,7 +22,9 @@ def likely_cause(old: Mapping[str, Value], new: Mapping[str, Value], device: str
     changed += [
         f"{device}'s {name}: {before[name]} before, {now[name]} now"
         for name in sorted(before.keys() & now.keys())
-        if canonical(before[name]) != canonical(now[name]) and name not in dict(_TORCH)
+        if canonical(before[name]) != canonical(now[name])
+        and name not in dict(_TORCH)
+        and not any(str(value).startswith("unknown (") for value in (before[name], now[name]))
     ]
     if changed:
         return f"{'; '.join(changed[:3])}, or the project's own code"

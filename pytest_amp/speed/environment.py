@@ -46,6 +46,13 @@ def doubts_of(device: Device) -> tuple[str, ...]:
     return tuple(doubts)
 
 
+def unread(device: Device) -> str | None:
+    """Return why the driver does not report heat and processes of ``device``; None if it does, or has no NVML."""
+    if device.kind is not DeviceKind.ACCELERATOR or device.type != "cuda" or torch.version.hip:
+        return None
+    return nvml.lacking()
+
+
 def lost(device: Device) -> float:
     """Return the share of the time lost to other processes, confirmed by a second measurement.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_amp.speed import gate
+from pytest_amp.speed import environment, gate
 from tests.project import SIMULATED, Project, red, summary
 from tests.speed.simulated import SimulatedClock
 
@@ -64,6 +64,17 @@ def test_the_markers_floor_wins(speedy: Project) -> None:
 def test_report_measures_and_never_fails(speedy: Project) -> None:
     speedy.write(test_it=with_floor(1.8))
     run(speedy, "--amp-speed=report").assert_outcomes(passed=1)
+
+
+def test_driver_that_is_not_asked_is_noted_once(speedy: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "unread", lambda _: "nvidia-ml-py is not installed")
+    speedy.write(test_it=TEST, test_other=TEST)
+    result = run(speedy)
+    result.assert_outcomes(passed=2)
+    (line,) = [line for line in summary(result) if "nvidia-ml-py" in line]
+    says = "a time is not in doubt for heat or for processes that the driver shows: nvidia-ml-py is not installed"
+    assert line.endswith(f"simulated-bf16: {says}")
+    assert not [line for line in summary(run(speedy, "--amp-speed=off")) if "nvidia-ml-py" in line]
 
 
 def test_off_is_skipped(speedy: Project) -> None:

@@ -83,9 +83,3 @@ def test_a_slowdown(card: Callable[..., tuple[str, ...]]) -> None:
 
 def test_elsewhere_nothing_is_known() -> None:
     assert doubts_of(find_device("cpu")) == ()
-
-
-def test_without_a_driver_nothing_is_known() -> None:
-    if nvml.driver_version() is None:
-        assert nvml.processes("it") is None
-        assert nvml.throttled("it") == ()
