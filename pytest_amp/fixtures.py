@@ -11,7 +11,7 @@ import pytest
 if TYPE_CHECKING:
     import torch
 
-    from pytest_amp.amp import Amp
+    from pytest_amp.amp import SuiteAmp
     from pytest_amp.precision import Precision
     from pytest_amp.run.targets import Target
 
@@ -111,9 +111,9 @@ def amp_scaler(_amp_target: Target) -> Callable[..., torch.amp.GradScaler]:
 
 
 @pytest.fixture
-def amp(request: pytest.FixtureRequest, _amp_target: Target) -> Amp:
+def amp(request: pytest.FixtureRequest, _amp_target: Target) -> SuiteAmp:
     """Mixed precision on one device in one dtype: the checks, and what they need."""
-    from pytest_amp.amp import Amp
+    from pytest_amp.amp import SuiteAmp
     from pytest_amp.run.session import KEY
 
-    return Amp(request, _amp_target, request.config.stash[KEY])
+    return SuiteAmp(request, _amp_target, request.config.stash[KEY])

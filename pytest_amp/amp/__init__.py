@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 from pytest_amp.amp.base import NOTES, OBSERVATIONS
-from pytest_amp.amp.whole import WholeCheck
+from pytest_amp.amp.fixture import Amp, SuiteAmp
 
-__all__ = ["NOTES", "OBSERVATIONS", "Amp"]
-
-
-class Amp(WholeCheck):
-    """Mixed precision on one device in one dtype, for one test."""
+__all__ = ["NOTES", "OBSERVATIONS", "Amp", "SuiteAmp"]

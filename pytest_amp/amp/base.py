@@ -83,15 +83,24 @@ class Bound:
         self._request = request
         self._item = item
         self._session = session
-        self.target = target
-        self.device: Device = target.device
-        self.precision: Precision = bound(target)
-        self.config: AmpConfig = session.asked
-        self.marker: AmpMarker = item.stash[MARKER]
+        self._target = target
+        self._precision = bound(target)
+        self._config: AmpConfig = session.asked
+        self._marker: AmpMarker = item.stash[MARKER]
         item.stash[OBSERVATIONS] = []  # set anew: a plugin may run the test again
         item.stash[NOTES] = []
         #: Check within ``check`` that observes. It is part of keys, so that a parameter may have the name of a fact.
         self._section = ""
+
+    @property
+    def device(self) -> Device:
+        """The device under test; ``amp.device.torch_device`` is what ``device=`` takes."""
+        return self._target.device
+
+    @property
+    def precision(self) -> Precision:
+        """The precision under test: its name, its bits, its rounding unit ``u``."""
+        return self._precision
 
     @property
     def dtype(self) -> torch.dtype:
@@ -102,7 +111,7 @@ class Bound:
         self, *, dtype: torch.dtype | None = None, enabled: bool = True, cache_enabled: bool = True
     ) -> AbstractContextManager[None]:
         """An autocast region on this device, in this dtype unless another is given, which has to be low."""
-        return self.target.autocast(dtype=dtype, enabled=enabled, cache_enabled=cache_enabled)
+        return self._target.autocast(dtype=dtype, enabled=enabled, cache_enabled=cache_enabled)
 
     def record(  # noqa: PLR0913  # keywords of one number
         self,
@@ -216,7 +225,7 @@ class Bound:
         self._item.stash[OBSERVATIONS].append(made)
         self._item.user_properties.append((f"amp {made.key}", f"{made.value} ({made.verdict.value})"))
         failed = made.verdict in (Verdict.CHANGED, Verdict.REGRESSED)
-        if failed and baseline is not None and before is not None and not self.config.accept:
+        if failed and baseline is not None and before is not None and not self._config.accept:
             self._differs(made, before, baseline)
         return made
 
@@ -225,7 +234,7 @@ class Bound:
         worse = made.verdict is Verdict.REGRESSED
         unit, how = f" {made.unit}" if made.unit and _is_number(made.value) else "", moved(made, before)
         raise AmpFailure(
-            f"{made.name} on {self.target.id} is {'worse than' if worse else 'no longer'} what the baseline has",
+            f"{made.name} on {self._target.id} is {'worse than' if worse else 'no longer'} what the baseline has",
             label_before="baseline",
             before=f"{made.baseline}{unit} on torch {baseline.provenance.get('torch', 'unknown')}",
             now=f"{made.value}{unit}{f' ({how})' if how else ''} on {self._session.torch_version()}, "
@@ -236,7 +245,7 @@ class Bound:
 
     def _note(self, text: str) -> None:
         """Add a line to the notes of the run, which its summary and its reports show; a note fails nothing."""
-        self._item.stash[NOTES].append(f"{self.target.id}: {text}")
+        self._item.stash[NOTES].append(f"{self._target.id}: {text}")
 
     def _likely(self, made: Observation, baseline: Record) -> str:
         revised = self._session.revised.get(made.family)
@@ -254,15 +263,11 @@ class Bound:
             return "what the test measures, torch, or what else this machine does"
         return likely_cause(baseline.provenance, self._session.provenance, self.device.key)
 
-    def missing(self, what: str, reason: str) -> NoReturn:
-        """Say that this test cannot look, since ``what`` is missing: ``sweep`` (torch's own tests), ``compiler``.
-
-        Raises AmpFailure with ``reason``; where --amp-allow-missing names ``what``, skips, and lets the family
-        end without one executed check on this target.
-        """
+    def _missing(self, what: str, reason: str) -> NoReturn:
+        """Fail the test, or skip it if --amp-allow-missing names ``what``; see ``SuiteAmp.missing``."""
         if what not in MAY_BE_MISSING:
             raise Misuse(f"{what!r} is nothing that may be missing; valid: {', '.join(MAY_BE_MISSING)}")
-        if what not in self.config.allow_missing:
+        if what not in self._config.allow_missing:
             raise AmpFailure(reason, accept=f"--amp-allow-missing={what} skips what cannot be looked at")
         self._item.stash[INFO] = replace(self._item.stash[INFO], allowed_missing=True)
         pytest.skip(f"missing, as --amp-allow-missing allows: {reason}")
@@ -325,7 +330,7 @@ class Bound:
         info = self._item.stash[INFO]
         if info.family != PROJECT.name:
             return self.observe
-        own = own_parameters(self._item, self.target)
+        own = own_parameters(self._item, self._target)
         test = f"{info.test}[{own}]" if own else info.test
         if self._section:
             test = f"{test}/{self._section}"
@@ -339,7 +344,7 @@ class Bound:
     def _own_name(self) -> str:
         """Return the test's name without device and dtype, as keys use it: ``test_mlp[cpu-bf16-3]`` is ``mlp[3]``."""
         function = self._item.stash[INFO].test.partition("::")[2].removeprefix("test_")
-        own = own_parameters(self._item, self.target)
+        own = own_parameters(self._item, self._target)
         return f"{function}[{own}]" if own else function
 
     def _expect_case(self, case: object, check: str, *, low: bool = True) -> None:
@@ -371,16 +376,16 @@ class Bound:
             )
 
     @property
-    def conditions(self) -> Conditions:
+    def _conditions(self) -> Conditions:
         """Device, precision, seed and tolerance scale, as functions of pytest_amp.numerics take them."""
         from pytest_amp.numerics.conditions import Conditions
 
-        config = self.config
+        config = self._config
         return Conditions(self.device, self.precision, config.seed, config.tolerance_scale, self._draws)
 
     @property
     def _draws(self) -> int:
         """Return over how many seeds an error is observed: several if the run is recorded or compared, else one."""
-        config = self.config
+        config = self._config
         kept = config.record or any(report.format == "json" for report in config.report)
         return DRAWS if kept or config.baseline else 1

@@ -47,20 +47,17 @@ class CompileChecks(Bound):
 
         self._expect_case(case, "check_compiled")
         how = compiled.Compilation(backend=backend, mode=mode, fullgraph=fullgraph, dynamic=dynamic)
-        with compiled.sandbox(compiled.folder(self._request, self.target)):
+        with compiled.sandbox(compiled.folder(self._request, self._target)):
             how.check()
             if how.needs_toolchain:
-                self.need_compiler()
-            with ToldOf(case, self.conditions):
-                compiled.check_compiled(case, how, self.conditions, self._observing(case))
+                self._need_compiler()
+            with ToldOf(case, self._conditions):
+                compiled.check_compiled(case, how, self._conditions, self._observing(case))
 
-    def need_compiler(self) -> None:
-        """Say that this test cannot look where inductor has no compiler: ``missing("compiler", …)``.
-
-        Called where compiled code may be left: in a sandbox of ``pytest_amp.compiled``.
-        """
+    def _need_compiler(self) -> None:
+        """Fail or skip the test where inductor has no compiler; see ``SuiteAmp.need_compiler``."""
         from pytest_amp import compiled
 
         reason = compiled.lacking(self.device)
         if reason is not None:
-            self.missing("compiler", reason)
+            self._missing("compiler", reason)

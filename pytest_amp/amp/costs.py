@@ -78,8 +78,8 @@ class CostChecks(Bound):
             ceiling=ceiling,
             plan=speed.Plan(budget=seconds),
         )
-        make_step = speed.step_maker(work, self.device, seed=self.config.seed, dtype=self.dtype, optimizer=optimizer)
-        told = ToldOf(work, self.conditions) if isinstance(work, cases.Case) else ToldOfFunction(name)
+        make_step = speed.step_maker(work, self.device, seed=self._config.seed, dtype=self.dtype, optimizer=optimizer)
+        told = ToldOf(work, self._conditions) if isinstance(work, cases.Case) else ToldOfFunction(name)
         with told:
             return speed.check_speedup(make_step, demand, conditions, self._request)
 
@@ -100,16 +100,16 @@ class CostChecks(Bound):
             self.precision,
             mode,
             reason,
-            strict=self.config.strict,
-            seed=self.config.seed,
+            strict=self._config.strict,
+            seed=self._config.seed,
             observe=self.observe,
             before=self._interval_before,
-            floors=self.config.floors,
+            floors=self._config.floors,
         )
 
     def _floor(self, calibrated: Row | None, given: float | None, uncalibrated: float) -> float:
         """Return the floor of the marker, else of the argument, else the calibrated one, else ``uncalibrated``."""
-        for floor in (self.marker.floor, given):
+        for floor in (self._marker.floor, given):
             if floor is not None:
                 return floor
         return calibrated.floor if calibrated else uncalibrated
@@ -125,7 +125,7 @@ class CostChecks(Bound):
         family = self._item.stash[INFO].family
         before = None
         fair = self._session.baseline is not None and self._session.unfair(self.device.key) is None
-        if fair and not self.config.accept:
+        if fair and not self._config.accept:
             before = self._session.before(make_key(family, self.device.key, self.precision.name, name))
         if before is None or not judged(before):
             return None
@@ -152,8 +152,8 @@ class CostChecks(Bound):
         self._expect_case(case, "check_casts")
         if most is not None:
             cases.expect_number("most", most, least=0, whole=True)
-        with ToldOf(case, self.conditions):
-            return memory.check_casts(case, self.conditions, self._observing(case), most=most)
+        with ToldOf(case, self._conditions):
+            return memory.check_casts(case, self._conditions, self._observing(case), most=most)
 
     def check_memory(self, case: Case, *, ceiling: float | None = None, peak_ceiling: float | None = None) -> MemoryUse:
         """Check what a training step of ``case`` keeps for its backward pass, and takes at its peak.
@@ -184,11 +184,11 @@ class CostChecks(Bound):
         for name, limit in (("ceiling", ceiling), ("peak_ceiling", peak_ceiling)):
             if limit is not None:
                 cases.expect_number(name, limit, least=0)
-        with ToldOf(case, self.conditions):
+        with ToldOf(case, self._conditions):
             observe = self._observing(case)
-            plain = without_region(case, self.conditions)
+            plain = without_region(case, self._conditions)
             use = memory.check_memory(
-                case, self.conditions, observe, plain=plain.case, ceiling=ceiling, peak_ceiling=peak_ceiling
+                case, self._conditions, observe, plain=plain.case, ceiling=ceiling, peak_ceiling=peak_ceiling
             )
         if plain.note is not None:
             self._note(plain.note)

@@ -75,7 +75,7 @@ class LoopChecks(Bound):
             overflow_activations_at=overflow_activations_at,
         )
 
-        with ToldOf(case, self.conditions):
+        with ToldOf(case, self._conditions):
             return scaler.check_scaler(
                 training, self._observing(case), nonfinite_buffers=nonfinite_buffers, note=self._note
             )
@@ -122,7 +122,7 @@ class LoopChecks(Bound):
         cases.expect_step(train)
         cases.expect_maker(optimizer)
         cases.expect_flag("fresh", fresh)
-        plain = without_region(case, self.conditions)
+        plain = without_region(case, self._conditions)
         if plain.note is not None:
             self._note(plain.note)
         setup = training.Setup(
@@ -130,7 +130,7 @@ class LoopChecks(Bound):
             self.device,
             self.precision,
             steps=steps,
-            seed=self.config.seed,
+            seed=self._config.seed,
             train=train or scaler.standard_step,
             make_optimizer=optimizer or torch.optim.AdamW,
             fresh=fresh,
@@ -138,8 +138,8 @@ class LoopChecks(Bound):
             manual=plain.case is None,
         )
 
-        with ToldOf(case, self.conditions):
-            scale = self.config.tolerance_scale
+        with ToldOf(case, self._conditions):
+            scale = self._config.tolerance_scale
             return training.check_training(setup, self._observing(case), tolerance_scale=scale, note=self._note)[0]
 
     @renamed_keywords(overflow_at="overflow_gradients_at")
@@ -180,7 +180,7 @@ class LoopChecks(Bound):
         late = [index for index in overflow_gradients_at if not 0 <= index < steps]
         if late:
             raise Misuse(f"overflow_gradients_at={late[0]} of {steps} steps; valid: iterations from 0 to {steps - 1}")
-        with ToldOf(work, self.conditions):
+        with ToldOf(work, self._conditions):
             return scaler.ScalerTrace(step for _, step in training.iterations(steps, init_scale, rule))
 
     def _training(
@@ -192,7 +192,7 @@ class LoopChecks(Bound):
         cases.expect_step(train)
         cases.expect_maker(optimizer)
         cases.expect_iterations("overflow_gradients_at", overflow_gradients_at)
-        seed, step, make = self.config.seed, train or scaler.standard_step, optimizer or scaler.plain_sgd
+        seed, step, make = self._config.seed, train or scaler.standard_step, optimizer or scaler.plain_sgd
         return scaler.Training(
             case,
             self.device,

@@ -48,9 +48,9 @@ class NumericChecks(Bound):
         self._expect_case(case, "check_gradients")
         if tolerance is not None:
             cases.expect_number("tolerance", tolerance, least=0, above=True)
-        allowed = self.marker.tolerance if tolerance is None else tolerance
-        with ToldOf(case, self.conditions):
-            check_gradients(case, self.conditions, self._observing(case), tolerance=allowed)
+        allowed = self._marker.tolerance if tolerance is None else tolerance
+        with ToldOf(case, self._conditions):
+            check_gradients(case, self._conditions, self._observing(case), tolerance=allowed)
 
     def over_seeds(
         self, measure: Callable[[], Mapping[str, float]]
@@ -65,7 +65,7 @@ class NumericChecks(Bound):
         from pytest_amp.numerics.spread import over_seeds
 
         draws = []
-        for seed in range(self.config.seed, self.config.seed + self._draws):
+        for seed in range(self._config.seed, self._config.seed + self._draws):
             seed_torch(seed)
             draws.append(dict(measure()))
         others = {name: over_seeds(draw.get(name) for draw in draws[1:]) for name in draws[0]}
@@ -84,8 +84,8 @@ class NumericChecks(Bound):
         from pytest_amp.numerics.running import ToldOf
 
         self._expect_case(case, "trace")
-        with ToldOf(case, self.conditions):
-            return predicted.trace(case, self.conditions)
+        with ToldOf(case, self._conditions):
+            return predicted.trace(case, self._conditions)
 
     def check_fp32(self, tensor: torch.Tensor, *, name: str = "the tensor") -> None:
         """Check that ``tensor`` is float32 and was not rounded to the autocast dtype on its way.
@@ -100,7 +100,7 @@ class NumericChecks(Bound):
 
         if not hasattr(tensor, "is_floating_point"):
             raise Misuse(f"check_fp32 was given {type(tensor).__name__}; valid: a tensor")
-        check_fp32(tensor, self.conditions, name=name)
+        check_fp32(tensor, self._conditions, name=name)
 
     def check_dtypes(self, case: Case, expected: Mapping[str, Expected]) -> None:
         """Check the dtypes that modules of ``case`` return in mixed precision.
@@ -122,5 +122,5 @@ class NumericChecks(Bound):
         from pytest_amp.numerics.running import ToldOf
 
         self._expect_case(case, "check_dtypes", low=False)
-        with ToldOf(case, self.conditions):
-            check_dtypes(case, self.conditions, expected, self._observing(case))
+        with ToldOf(case, self._conditions):
+            check_dtypes(case, self._conditions, expected, self._observing(case))

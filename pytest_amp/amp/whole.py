@@ -73,7 +73,7 @@ class WholeCheck(NumericChecks, LoopChecks, CompileChecks, CostChecks):
         accepted = expect_expected(expect)
         self._calls += 1
         collector = Collector(self._item.stash[OBSERVATIONS])
-        plan = Plan(case, self.conditions, collector, train=train, evaluate=evaluate, optimizer=optimizer)
+        plan = Plan(case, self._conditions, collector, train=train, evaluate=evaluate, optimizer=optimizer)
         plan.lint()
         plan.look_at_dtypes()
         plan.note_cost(self._within("casts", self.check_casts, case), self._within("memory", self.check_memory, case))

@@ -138,4 +138,5 @@ def test_provenance_says_why_the_driver_is_unknown(card: CudaDevice) -> None:
     provenance = card.provenance()
     assert provenance["driver"] == "unknown (nvidia-ml-py is not installed)"
     old: dict[str, Any] = {"torch": "2.13", "devices": {"cuda": {**provenance, "driver": "570"}}}
-    assert "driver" not in likely_cause(old, {"torch": "2.13", "devices": {"cuda": provenance}}, "cuda")
+    new: dict[str, Any] = {"torch": "2.13", "devices": {"cuda": provenance}}
+    assert "driver" not in likely_cause(old, new, "cuda")
