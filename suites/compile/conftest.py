@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -23,7 +23,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(autouse=True)
-def compiled_apart(request: pytest.FixtureRequest, amp: Amp) -> Iterator[None]:
+def compiled_apart(request: pytest.FixtureRequest, amp: SuiteAmp) -> Iterator[None]:
     """Remove what an earlier test compiled, and leave nothing behind."""
     from pytest_amp.compiled import folder, sandbox
 
@@ -32,7 +32,7 @@ def compiled_apart(request: pytest.FixtureRequest, amp: Amp) -> Iterator[None]:
 
 
 @pytest.fixture
-def needs(amp: Amp, compiled_apart: None) -> Callable[[str], str]:  # noqa: ARG001  # the sandbox comes first
+def needs(amp: SuiteAmp, compiled_apart: None) -> Callable[[str], str]:  # noqa: ARG001  # the sandbox comes first
     """Return a back end by name once it has what it needs; without a compiler fail, or skip if that is allowed."""
 
     def look(backend: str) -> str:

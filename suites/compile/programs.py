@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.devices import DeviceKind
 from pytest_amp.failure import AmpFailure
 from pytest_amp.numerics import relative_error, tolerance
@@ -33,7 +33,7 @@ _SIZE = 16
 _MATRICES = 6
 
 
-def ambient(amp: Amp, kind: str) -> contextlib.AbstractContextManager[None]:
+def ambient(amp: SuiteAmp, kind: str) -> contextlib.AbstractContextManager[None]:
     """Return the region in which a function is called."""
     if kind == "none":
         return contextlib.nullcontext()
@@ -159,7 +159,7 @@ class Ran:
         return [dtype_name(value.dtype) for value in self.outputs]
 
 
-def evaluate(amp: Amp, program: Program, kind: str, *, dtype: torch.dtype = torch.float32) -> Ran:
+def evaluate(amp: SuiteAmp, program: Program, kind: str, *, dtype: torch.dtype = torch.float32) -> Ran:
     """Call a function once in an ambient region, without gradients, which halves the work of a compiler."""
     batch, *matrices = _drawn(amp, dtype, _SIZE)
     with torch.no_grad(), ambient(amp, kind):
@@ -167,7 +167,7 @@ def evaluate(amp: Amp, program: Program, kind: str, *, dtype: torch.dtype = torc
     return Ran([output.clone() for output in outputs], [])
 
 
-def _drawn(amp: Amp, dtype: torch.dtype, size: int) -> Tensors:
+def _drawn(amp: SuiteAmp, dtype: torch.dtype, size: int) -> Tensors:
     """Return a batch and matrices, the same ones each time."""
     torch.manual_seed(amp.config.seed)
     drawn = [torch.randn(size, size) for _ in range(1 + _MATRICES)]
@@ -175,7 +175,7 @@ def _drawn(amp: Amp, dtype: torch.dtype, size: int) -> Tensors:
 
 
 def run(  # noqa: PLR0913  # computation, place, and inputs
-    amp: Amp,
+    amp: SuiteAmp,
     program: Program,
     kind: str,
     *,
@@ -197,7 +197,7 @@ def run(  # noqa: PLR0913  # computation, place, and inputs
     return Ran([output.detach().clone() for output in outputs], gradients)
 
 
-def expect_same_dtypes(amp: Amp, what: str, actual: Ran, eager: Ran) -> None:
+def expect_same_dtypes(amp: SuiteAmp, what: str, actual: Ran, eager: Ran) -> None:
     """Raise AmpFailure unless outputs have eager's dtypes, in its order."""
     if actual.dtypes() != eager.dtypes():
         raise AmpFailure(
@@ -210,7 +210,7 @@ def expect_same_dtypes(amp: Amp, what: str, actual: Ran, eager: Ran) -> None:
 
 
 def expect_same_values(  # noqa: PLR0913  # values, reference, and computation
-    amp: Amp,
+    amp: SuiteAmp,
     what: str,
     actual: Sequence[torch.Tensor | None],
     eager: Sequence[torch.Tensor | None],

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.func import functional_call
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.failure import AmpFailure
 from pytest_amp.precision import dtype_name
 
@@ -18,17 +18,17 @@ from .programs import AMBIENT, BACKENDS, OTHER, ambient
 from .releases import CACHE_KEY, GUARDS_DTYPE
 
 
-def _layers(amp: Amp) -> nn.Sequential:
+def _layers(amp: SuiteAmp) -> nn.Sequential:
     return nn.Sequential(nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 16)).to(amp.device.torch_device)
 
 
-def _batch(amp: Amp) -> torch.Tensor:
+def _batch(amp: SuiteAmp) -> torch.Tensor:
     return torch.randn(4, 16, device=amp.device.torch_device)
 
 
 @BACKENDS
 @pytest.mark.parametrize("called", ["function", "module", "method", "module.compile()"])
-def test_a_callable_follows_the_region_it_is_called_in(amp: Amp, called: str, backend: str) -> None:
+def test_a_callable_follows_the_region_it_is_called_in(amp: SuiteAmp, called: str, backend: str) -> None:
     """Follow each ambient state in turn, forward and backward: dtypes as in eager, and a float32 gradient each time."""
     model, batch = _layers(amp), _batch(amp)
     compiled: Callable[[torch.Tensor], torch.Tensor]
@@ -66,12 +66,12 @@ def test_a_callable_follows_the_region_it_is_called_in(amp: Amp, called: str, ba
         )
 
 
-def _compiled_in_place(amp: Amp, model: nn.Module, backend: str) -> Callable[[torch.Tensor], torch.Tensor]:
+def _compiled_in_place(amp: SuiteAmp, model: nn.Module, backend: str) -> Callable[[torch.Tensor], torch.Tensor]:
     model.compile(backend=backend)
     return model.to(amp.device.torch_device)
 
 
-def test_sizes_and_regions_change_together(amp: Amp) -> None:
+def test_sizes_and_regions_change_together(amp: SuiteAmp) -> None:
     """Dynamic shapes: each call has a new number of rows and a new region (the kind of pytorch/pytorch#194329)."""
     model = _layers(amp)
     compiled = torch.compile(model, backend="aot_eager", fullgraph=True, dynamic=True)
@@ -84,7 +84,7 @@ def test_sizes_and_regions_change_together(amp: Amp) -> None:
         assert torch.equal(actual, expected), f"{rows} rows in {kind} give other numbers than in eager"
 
 
-def test_new_weights_are_used_in_the_region_that_has_seen_the_old(amp: Amp) -> None:
+def test_new_weights_are_used_in_the_region_that_has_seen_the_old(amp: SuiteAmp) -> None:
     """Casts of weights are part of AOTAutograd's graph: the next call in the region uses an update made inside it.
 
     Eager, and the back end of that name, use the cast that the region caches.
@@ -101,7 +101,7 @@ def test_new_weights_are_used_in_the_region_that_has_seen_the_old(amp: Amp) -> N
 
 
 @BACKENDS
-def test_a_cast_made_in_eager_does_not_reach_compiled_code(amp: Amp, backend: str) -> None:
+def test_a_cast_made_in_eager_does_not_reach_compiled_code(amp: SuiteAmp, backend: str) -> None:
     """A weight that eager cast under no_grad stays in its cache; the compiled call after it still has a gradient."""
     layer, batch = nn.Linear(16, 16).to(amp.device.torch_device), _batch(amp)
     compiled = torch.compile(layer, backend=backend)
@@ -115,7 +115,7 @@ def test_a_cast_made_in_eager_does_not_reach_compiled_code(amp: Amp, backend: st
 
 
 @pytest.mark.parametrize("mode", ["no_grad", "inference_mode"])
-def test_evaluation_between_trainings(amp: Amp, mode: str) -> None:
+def test_evaluation_between_trainings(amp: SuiteAmp, mode: str) -> None:
     """Evaluation keeps the dtypes of training, and training after it gives the same results as before."""
     model, batch = _layers(amp), _batch(amp)
     compiled = torch.compile(model, backend="aot_eager")
@@ -139,7 +139,7 @@ def test_evaluation_between_trainings(amp: Amp, mode: str) -> None:
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=CACHE_KEY)])
 @pytest.mark.parametrize("again", [pytest.param("recompiled", marks=GUARDS_DTYPE), "after a reset"])
 def test_what_was_compiled_for_one_dtype_is_not_taken_for_another(
-    amp: Amp, needs: Callable[[str], str], backend: str, again: str
+    amp: SuiteAmp, needs: Callable[[str], str], backend: str, again: str
 ) -> None:
     """AOTAutograd's cache on disk must have the dtype in its key: it is searched whenever Dynamo compiles again.
 

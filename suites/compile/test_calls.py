@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.failure import AmpFailure
 from pytest_amp.precision import dtype_name
 
@@ -88,12 +88,12 @@ MODES: dict[str, Callable[[], Any]] = {
 }
 
 
-def _model(amp: Amp) -> Called:
+def _model(amp: SuiteAmp) -> Called:
     torch.manual_seed(amp.config.seed)
     return Called().to(amp.device.torch_device).eval()
 
 
-def _expect_eager(amp: Amp, what: str, actual: Sequence[torch.Tensor], eager: Sequence[torch.Tensor]) -> None:
+def _expect_eager(amp: SuiteAmp, what: str, actual: Sequence[torch.Tensor], eager: Sequence[torch.Tensor]) -> None:
     """Compare bit for bit: AOTAutograd calls eager's kernels, on the same shapes."""
     for index, (result, expected) in enumerate(zip(actual, eager, strict=True)):
         if result.dtype is not expected.dtype or not torch.equal(result, expected):
@@ -108,7 +108,7 @@ def _expect_eager(amp: Amp, what: str, actual: Sequence[torch.Tensor], eager: Se
 
 
 @pytest.mark.parametrize("compiled", COMPILED)
-def test_evaluation_follows_the_region(amp: Amp, compiled: str) -> None:
+def test_evaluation_follows_the_region(amp: SuiteAmp, compiled: str) -> None:
     """Evaluation in each grad mode, in a region and in a disabled one, is bitwise equal to eager."""
     model, eager = _model(amp), _model(amp)
     compiled_model = COMPILED[compiled](model, backend="aot_eager")
@@ -123,7 +123,7 @@ def test_evaluation_follows_the_region(amp: Amp, compiled: str) -> None:
 @pytest.mark.parametrize(
     ("compiled", "call"), [*(("module", call) for call in CALLS), ("decorated function", "by position and keyword")]
 )
-def test_calls_of_every_form_follow_the_region(amp: Amp, compiled: str, call: str) -> None:
+def test_calls_of_every_form_follow_the_region(amp: SuiteAmp, compiled: str, call: str) -> None:
     """Outputs and gradients of a training step are those of eager."""
     model, eager = _model(amp), _model(amp)
     compiled_model = COMPILED[compiled](model, backend="aot_eager", fullgraph=True)
@@ -136,7 +136,7 @@ def test_calls_of_every_form_follow_the_region(amp: Amp, compiled: str, call: st
     _expect_eager(amp, f"a compiled {compiled}, called with {call}", [actual, *gradients[0]], [expected, *gradients[1]])
 
 
-def test_what_no_rule_casts_keeps_every_bit(amp: Amp, needs: Callable[[str], str]) -> None:
+def test_what_no_rule_casts_keeps_every_bit(amp: SuiteAmp, needs: Callable[[str], str]) -> None:
     """Sums, choices and scalings by inductor, of inputs without gradients, are exact in the dtype of each input."""
 
     def function(x: torch.Tensor, y: torch.Tensor, *, z: torch.Tensor) -> list[torch.Tensor]:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.cases import Case, loss_of, zoo
 from pytest_amp.compiled import Compilation
 from pytest_amp.failure import AmpFailure
@@ -32,13 +32,13 @@ def _cases(target: Target) -> Iterator[object]:
             yield pytest.param(case, id=case.name, marks=marks)
 
 
-def _index(amp: Amp) -> int:
+def _index(amp: SuiteAmp) -> int:
     index = amp.device.torch_device.index
     return torch.cuda.current_device() if index is None else index
 
 
 @pytest.mark.amp_parametrize("case", _cases)
-def test_replays_compute_what_eager_computes(amp: Amp, needs: Callable[[str], str], case: Case) -> None:
+def test_replays_compute_what_eager_computes(amp: SuiteAmp, needs: Callable[[str], str], case: Case) -> None:
     """Compare outputs and gradients of five steps with eager's; the second records the graph, the rest replay it."""
     skipped = skipped_cuda_graphs()
     how = Compilation(backend=needs("inductor"), mode="reduce-overhead", fullgraph=True)
@@ -75,7 +75,7 @@ def test_replays_compute_what_eager_computes(amp: Amp, needs: Callable[[str], st
 
 
 @CACHE_KEY
-def test_a_replay_follows_the_region(amp: Amp, needs: Callable[[str], str]) -> None:
+def test_a_replay_follows_the_region(amp: SuiteAmp, needs: Callable[[str], str]) -> None:
     """Call one callable in no region, in this dtype and in the other, repeatedly: each has its own graph and dtype."""
     layer = nn.Linear(64, 64).to(amp.device.torch_device)
     compiled = torch.compile(layer, backend=needs("inductor"), mode="reduce-overhead", fullgraph=True)
@@ -91,7 +91,7 @@ def test_a_replay_follows_the_region(amp: Amp, needs: Callable[[str], str]) -> N
     assert cuda_graph_trees(_index(amp)) > 0, "no CUDA graph was recorded"
 
 
-def test_a_replay_casts_the_weights_of_today(amp: Amp, needs: Callable[[str], str]) -> None:
+def test_a_replay_casts_the_weights_of_today(amp: SuiteAmp, needs: Callable[[str], str]) -> None:
     """Casts of weights are in the graph: after each step of an optimizer a replay computes with the updated weights."""
     model = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64)).to(amp.device.torch_device)
     compiled = torch.compile(model, backend=needs("inductor"), mode="reduce-overhead", fullgraph=True)

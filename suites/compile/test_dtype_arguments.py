@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.failure import AmpFailure
 
 from .programs import OTHER, Ran, Tensors, expect_same_dtypes
@@ -28,7 +28,7 @@ def _dtypes(low: torch.dtype) -> tuple[torch.dtype, ...]:
     return torch.bool, torch.int64, torch.float32, OTHER[low]
 
 
-def _expect_same(amp: Amp, what: str, names: list[str], actual: Tensors, expected: Tensors) -> None:
+def _expect_same(amp: SuiteAmp, what: str, names: list[str], actual: Tensors, expected: Tensors) -> None:
     expect_same_dtypes(amp, what, Ran(actual, []), Ran(expected, []))
     wrong = [n for n, a, b in zip(names, actual, expected, strict=True) if not torch.equal(a, b)]
     if wrong:
@@ -39,7 +39,7 @@ def _expect_same(amp: Amp, what: str, names: list[str], actual: Tensors, expecte
         )
 
 
-def test_operators_give_the_dtype_that_is_asked_for(amp: Amp, needs: Callable[[str], str]) -> None:
+def test_operators_give_the_dtype_that_is_asked_for(amp: SuiteAmp, needs: Callable[[str], str]) -> None:
     """Sums, products and conversions of integers and floating-point values, in a region of the other dtype."""
     device_type, low = amp.device.type, amp.dtype
     inputs = [
@@ -58,7 +58,9 @@ def test_operators_give_the_dtype_that_is_asked_for(amp: Amp, needs: Callable[[s
 
 
 @CONSTANT_SUMS
-def test_a_running_sum_of_a_constant_has_the_dtype_that_is_asked_for(amp: Amp, needs: Callable[[str], str]) -> None:
+def test_a_running_sum_of_a_constant_has_the_dtype_that_is_asked_for(
+    amp: SuiteAmp, needs: Callable[[str], str]
+) -> None:
     """Count positions by a cumulative sum: inductor makes a range of the constant's dtype (pytorch/pytorch#189518)."""
     device, low = amp.device.torch_device, amp.dtype
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 import torch
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.cases import Case, loss_of, zoo
 from pytest_amp.failure import AmpFailure
 from pytest_amp.run.targets import Target
@@ -47,7 +47,7 @@ def _heavy(operators: Sequence[Call] | Sequence[Traced]) -> list[str]:
 
 
 @pytest.mark.amp_parametrize("case", _cases)
-def test_operators_take_the_dtypes_of_eager(amp: Amp, case: Case) -> None:
+def test_operators_take_the_dtypes_of_eager(amp: SuiteAmp, case: Case) -> None:
     """Forward has eager's order; backward, whose order is the engine's own, is compared as a multiset."""
     realised = case.realise(seed=amp.config.seed)
     device = amp.device.torch_device
@@ -78,7 +78,7 @@ def test_operators_take_the_dtypes_of_eager(amp: Amp, case: Case) -> None:
         _expect_operators(amp, f"{case.name}, {phase}", actual, expected, ordered=ordered)
 
 
-def _expect_operators(amp: Amp, what: str, actual: list[str], expected: list[str], *, ordered: bool) -> None:
+def _expect_operators(amp: SuiteAmp, what: str, actual: list[str], expected: list[str], *, ordered: bool) -> None:
     if not ordered:
         actual, expected = sorted(actual), sorted(expected)
     if actual == expected:

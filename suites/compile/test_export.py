@@ -12,7 +12,7 @@ import torch
 import torch.export
 from torch import nn
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.compiled import loaded, own_cpp_library
 from pytest_amp.devices import DeviceKind
 from pytest_amp.failure import AmpFailure
@@ -44,12 +44,12 @@ class _Regions(nn.Module):
         return low, wide, other, self.layers[3](batch)
 
 
-def _made(amp: Amp) -> tuple[nn.Module, torch.Tensor]:
+def _made(amp: SuiteAmp) -> tuple[nn.Module, torch.Tensor]:
     model = _Regions(amp.device.type, amp.dtype).to(amp.device.torch_device).eval()
     return model, torch.randn(4, 16, device=amp.device.torch_device)
 
 
-def _expect_same(amp: Amp, what: str, actual: Any, expected: Any, *, exact: bool) -> None:
+def _expect_same(amp: SuiteAmp, what: str, actual: Any, expected: Any, *, exact: bool) -> None:
     dtypes = [[dtype_name(value.dtype) for value in values] for values in (actual, expected)]
     amp.observe(what, [*dtypes[0]], kind="dtype")
     if dtypes[0] != dtypes[1]:
@@ -70,7 +70,7 @@ def _expect_same(amp: Amp, what: str, actual: Any, expected: Any, *, exact: bool
 
 @QUIET
 @EXPORTED
-def test_an_exported_program_is_the_model_when_it_is_loaded(amp: Amp, tmp_path: Path) -> None:
+def test_an_exported_program_is_the_model_when_it_is_loaded(amp: SuiteAmp, tmp_path: Path) -> None:
     """A program that was saved to a file and loaded again has its regions in the graph."""
     model, batch = _made(amp)
     with torch.no_grad():
@@ -108,7 +108,7 @@ SIZES = (7, 2)
 @pytest.mark.parametrize(
     "stage", [pytest.param(stage, marks=() if stage == "as it is" else pytest.mark.amp_long) for stage in STAGES]
 )
-def test_sizes_and_regions_of_a_program_change_together(amp: Amp, stage: str) -> None:
+def test_sizes_and_regions_of_a_program_change_together(amp: SuiteAmp, stage: str) -> None:
     """A program has the dtypes of the region in which it is called, for every size, as the model does."""
     model, batch = _made(amp)
     becomes, follows = STAGES[stage]
@@ -129,7 +129,7 @@ def test_sizes_and_regions_of_a_program_change_together(amp: Amp, stage: str) ->
 @pytest.mark.amp(devices=["cpu"])
 @QUIET
 @STRICTLY_EXPORTED
-def test_a_program_that_dynamo_exports_keeps_its_regions(amp: Amp) -> None:
+def test_a_program_that_dynamo_exports_keeps_its_regions(amp: SuiteAmp) -> None:
     model, batch = _made(amp)
     with torch.no_grad():
         actual, expected = torch.export.export(model, (batch,), strict=True).module()(batch), model(batch)
@@ -138,7 +138,7 @@ def test_a_program_that_dynamo_exports_keeps_its_regions(amp: Amp) -> None:
 
 @QUIET
 @pytest.mark.parametrize("called", ["none", "the other"])
-def test_a_program_that_is_exported_in_a_region_keeps_its_own(amp: Amp, called: str) -> None:
+def test_a_program_that_is_exported_in_a_region_keeps_its_own(amp: SuiteAmp, called: str) -> None:
     """The region around ``export`` is not part of the program, which is called in a different one, or in none."""
     model, batch = _made(amp)
     with torch.no_grad():
@@ -152,7 +152,7 @@ def test_a_program_that_is_exported_in_a_region_keeps_its_own(amp: Amp, called: 
 
 @QUIET
 @EXPORTED
-def test_a_program_with_dynamic_shapes_is_trained_in_its_regions(amp: Amp) -> None:
+def test_a_program_with_dynamic_shapes_is_trained_in_its_regions(amp: SuiteAmp) -> None:
     """Gradients for a size other than that of the export are those of the model."""
     model, batch = _made(amp)
     program = _dynamic(model, batch).module()
@@ -169,7 +169,7 @@ def test_a_program_with_dynamic_shapes_is_trained_in_its_regions(amp: Amp) -> No
 
 @QUIET
 @EXPORTED
-def test_a_compiled_program_keeps_its_regions(amp: Amp) -> None:
+def test_a_compiled_program_keeps_its_regions(amp: SuiteAmp) -> None:
     """Compile an exported program's module, and call it in no region and in a region of the other dtype."""
     model, batch = _made(amp)
     with torch.no_grad():
@@ -184,7 +184,7 @@ def test_a_compiled_program_keeps_its_regions(amp: Amp) -> None:
 @pytest.mark.amp_long
 @QUIET
 @EXPORTED
-def test_aot_inductor_keeps_the_regions(amp: Amp, needs: Callable[[str], str], tmp_path: Path) -> None:
+def test_aot_inductor_keeps_the_regions(amp: SuiteAmp, needs: Callable[[str], str], tmp_path: Path) -> None:
     """A library compiled ahead of time for any number of rows has casts instead of regions, and follows none."""
     needs("inductor")
     model, batch = _made(amp)

@@ -9,7 +9,7 @@ import torch
 from torch.amp import custom_bwd, custom_fwd
 from torch.utils.checkpoint import checkpoint
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 
 from .programs import AMBIENT, BACKENDS, Program, Tensors, expect_same_dtypes, expect_same_values, run
 from .releases import BACKWARD
@@ -43,7 +43,7 @@ def _products(device_type: str, cast_inputs: torch.dtype | None) -> Program:
 
 @BACKENDS
 @pytest.mark.parametrize("inputs", ["as they come", "cast to float32"])
-def test_a_custom_function_computes_in_its_region(amp: Amp, inputs: str, backend: str) -> None:
+def test_a_custom_function_computes_in_its_region(amp: SuiteAmp, inputs: str, backend: str) -> None:
     """``custom_fwd`` with and without ``cast_inputs`` compiles into one graph with eager's dtypes and results."""
     function = _products(amp.device.type, torch.float32 if inputs == "cast to float32" else None)
     compiled = torch.compile(function, backend=backend, fullgraph=True)
@@ -82,7 +82,7 @@ def _regions(device_type: str, low: torch.dtype) -> Program:
 
 
 @BACKENDS
-def test_a_custom_function_with_regions_of_its_own_computes_in_them(amp: Amp, backend: str) -> None:
+def test_a_custom_function_with_regions_of_its_own_computes_in_them(amp: SuiteAmp, backend: str) -> None:
     """Regions of the function's own decide in any ambient region: eager's dtypes, outputs and gradients."""
     function = _regions(amp.device.type, amp.dtype)
     compiled = torch.compile(function, backend=backend, fullgraph=True)
@@ -114,7 +114,7 @@ def _plain(x: torch.Tensor, w: Tensors) -> Tensors:
 
 
 @pytest.mark.parametrize("ambient", ["none", pytest.param("low", marks=BACKWARD)])
-def test_a_function_without_custom_fwd_does_what_it_does_in_eager(amp: Amp, ambient: str) -> None:
+def test_a_function_without_custom_fwd_does_what_it_does_in_eager(amp: SuiteAmp, ambient: str) -> None:
     """Forward runs in the region, backward outside of it in float32; with ``custom_bwd`` it would be in the region."""
     actual = run(amp, torch.compile(_plain, backend="aot_eager", fullgraph=True), ambient)
     eager, wide = run(amp, _plain, ambient), run(amp, _plain, "none")
@@ -124,7 +124,7 @@ def test_a_function_without_custom_fwd_does_what_it_does_in_eager(amp: Amp, ambi
 
 
 @pytest.mark.parametrize("compiled", ["around", "within"])
-def test_a_checkpoint_and_a_compiled_block(amp: Amp, compiled: str) -> None:
+def test_a_checkpoint_and_a_compiled_block(amp: SuiteAmp, compiled: str) -> None:
     """A checkpoint inside the compiled function, and a compiled block inside a checkpoint, give eager's gradients."""
 
     def block(hidden: torch.Tensor, weights: Tensors) -> torch.Tensor:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.cases import Case, lacks_lstm_kernel, lstm
 from pytest_amp.failure import AmpFailure
 from pytest_amp.run.targets import Target
@@ -68,7 +68,7 @@ def functions(device_type: str, low: torch.dtype, *, broken: bool) -> dict[str, 
 
 @BACKENDS
 @pytest.mark.parametrize("function", _FUNCTIONS)
-def test_a_region_survives_a_graph_break(amp: Amp, function: str, backend: str) -> None:
+def test_a_region_survives_a_graph_break(amp: SuiteAmp, function: str, backend: str) -> None:
     """Call in each ambient region (the kind of pytorch/pytorch#95837)."""
     eager_function = functions(amp.device.type, amp.dtype, broken=False)[function]
     compiled = torch.compile(functions(amp.device.type, amp.dtype, broken=True)[function], backend=backend)
@@ -95,7 +95,7 @@ def _cells() -> Iterator[object]:
 
 
 @pytest.mark.parametrize(("function", "kind"), list(_cells()))
-def test_gradients_pass_a_graph_break(amp: Amp, function: str, kind: str) -> None:
+def test_gradients_pass_a_graph_break(amp: SuiteAmp, function: str, kind: str) -> None:
     """Backward of two consecutive graphs, the second of which begins inside a region, gives eager's gradients."""
     eager_function = functions(amp.device.type, amp.dtype, broken=False)[function]
     compiled = torch.compile(functions(amp.device.type, amp.dtype, broken=True)[function], backend="aot_eager")
@@ -105,7 +105,7 @@ def test_gradients_pass_a_graph_break(amp: Amp, function: str, kind: str) -> Non
     expect_same_values(amp, what, result.gradients, eager.gradients, exact)
 
 
-def test_the_region_is_on_where_python_asks(amp: Amp) -> None:
+def test_the_region_is_on_where_python_asks(amp: SuiteAmp) -> None:
     """A disabled function sees the state that the compiled function around it has set."""
     states: list[tuple[bool, torch.dtype]] = []
 
@@ -128,7 +128,7 @@ def test_the_region_is_on_where_python_asks(amp: Amp) -> None:
     assert states[0][1] is amp.dtype
 
 
-def test_a_hook_runs_in_the_region(amp: Amp) -> None:
+def test_a_hook_runs_in_the_region(amp: SuiteAmp) -> None:
     """A forward hook that is left to Python computes in the region of the call."""
     layer, extra = (nn.Linear(8, 8).to(amp.device.torch_device) for _ in range(2))
     dtypes: list[torch.dtype] = []
@@ -151,6 +151,6 @@ def _recurrent(target: Target) -> Iterator[object]:
 
 
 @pytest.mark.amp_parametrize("case", _recurrent)
-def test_a_recurrent_layer_is_left_to_python(amp: Amp, case: Case) -> None:
+def test_a_recurrent_layer_is_left_to_python(amp: SuiteAmp, case: Case) -> None:
     """Dynamo breaks at an LSTM: its cells run in eager, in the region, and the head behind it is compiled."""
     amp.check_compiled(case, backend="aot_eager")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.cases import Case, zoo
 from pytest_amp.compiled import Compilation, eager_and_compiled
 from pytest_amp.failure import AmpFailure
@@ -43,7 +43,7 @@ def _options(emulated: bool) -> dict[str, Any] | None:  # noqa: FBT001  # a para
     ],
     ids=["default", "emulated"],
 )
-def test_a_round_trip_by_hand_rounds(amp: Amp, needs: Callable[[str], str], *, emulated: bool) -> None:
+def test_a_round_trip_by_hand_rounds(amp: SuiteAmp, needs: Callable[[str], str], *, emulated: bool) -> None:
     """An explicit ``.to(low).float()`` rounds as in eager; in a fused kernel, with ``emulate_precision_casts``."""
     function, exact = _rounded_to(amp.dtype), _rounded_to(torch.float32)
     x, w = (torch.randn(64, 64, device=amp.device.torch_device) for _ in range(2))
@@ -71,7 +71,7 @@ def _networks(target: Target) -> Iterator[object]:
 
 @pytest.mark.amp_long
 @pytest.mark.amp_parametrize("case", _networks)
-def test_emulated_casts_round_as_eager_does(amp: Amp, needs: Callable[[str], str], case: Case) -> None:
+def test_emulated_casts_round_as_eager_does(amp: SuiteAmp, needs: Callable[[str], str], case: Case) -> None:
     """Fused kernels with ``emulate_precision_casts`` have at least half of eager's error, in the median."""
     how = Compilation(backend=needs("inductor"), fullgraph=True, options=_EMULATED)
     prediction = predict(case, case.realise(seed=amp.config.seed), amp.device, amp.precision, seed=amp.config.seed)
@@ -91,7 +91,7 @@ def test_emulated_casts_round_as_eager_does(amp: Amp, needs: Callable[[str], str
     assert statistics.median(shares) >= tolerance.LEAST
 
 
-def test_casts_of_autocast_survive_fusion(amp: Amp, needs: Callable[[str], str]) -> None:
+def test_casts_of_autocast_survive_fusion(amp: SuiteAmp, needs: Callable[[str], str]) -> None:
     """Products return rounded low-precision values: the float32 operator behind one sees rounded values."""
 
     def function(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.failure import AmpFailure
 
 from .programs import OTHER, ambient
@@ -33,7 +33,7 @@ def _product(x: torch.Tensor) -> torch.Tensor:
     return x @ x
 
 
-def _expect_graphs(amp: Amp, fact: str, count: int, expected: int) -> None:
+def _expect_graphs(amp: SuiteAmp, fact: str, count: int, expected: int) -> None:
     amp.observe(fact, count, kind="count")
     if count != expected:
         raise AmpFailure(
@@ -46,7 +46,7 @@ def _expect_graphs(amp: Amp, fact: str, count: int, expected: int) -> None:
 
 
 @GUARDS_DTYPE
-def test_one_compilation_for_each_ambient_state(amp: Amp) -> None:
+def test_one_compilation_for_each_ambient_state(amp: SuiteAmp) -> None:
     """Call in no region, in this dtype and in the other, each of them three times."""
     backend = _Counting()
     compiled = torch.compile(_product, backend=backend, fullgraph=True)
@@ -58,7 +58,7 @@ def test_one_compilation_for_each_ambient_state(amp: Amp) -> None:
     _expect_graphs(amp, "three ambient states", backend.graphs, 3)
 
 
-def test_a_region_that_is_entered_again_compiles_nothing(amp: Amp) -> None:
+def test_a_region_that_is_entered_again_compiles_nothing(amp: SuiteAmp) -> None:
     """Ten training steps, each in a region of its own, compile once."""
     backend = _Counting()
     model = nn.Linear(8, 8).to(amp.device.torch_device)
@@ -71,7 +71,7 @@ def test_a_region_that_is_entered_again_compiles_nothing(amp: Amp) -> None:
     _expect_graphs(amp, "ten steps", backend.graphs, 1)
 
 
-def test_a_region_inside_compiles_once(amp: Amp) -> None:
+def test_a_region_inside_compiles_once(amp: SuiteAmp) -> None:
     """A region inside compiles once, whether the object is the same one each time or a new one."""
     backend = _Counting()
     device_type, dtype = amp.device.type, amp.dtype
@@ -86,7 +86,7 @@ def test_a_region_inside_compiles_once(amp: Amp) -> None:
     _expect_graphs(amp, "a region inside", backend.graphs, 1)
 
 
-def test_new_sizes_in_a_region_compile_no_more_than_outside(amp: Amp) -> None:
+def test_new_sizes_in_a_region_compile_no_more_than_outside(amp: SuiteAmp) -> None:
     """Dynamic shapes: varying sizes compile to one graph, in a region as in none."""
     graphs = {}
     for kind in ("none", "low"):
@@ -103,7 +103,7 @@ def test_new_sizes_in_a_region_compile_no_more_than_outside(amp: Amp) -> None:
 
 
 @pytest.mark.parametrize("enabled", [True, False], ids=["enabled", "disabled"])
-def test_training_and_evaluation_compile_twice(amp: Amp, *, enabled: bool) -> None:
+def test_training_and_evaluation_compile_twice(amp: SuiteAmp, *, enabled: bool) -> None:
     """Evaluation between trainings, in a region as in a disabled one, takes two graphs, not one for each change."""
     backend = _Counting()
     model = nn.Linear(8, 8).to(amp.device.torch_device)
@@ -129,7 +129,7 @@ def _in_held_region(x: torch.Tensor) -> torch.Tensor:
 
 
 @REGION_OBJECTS
-def test_an_equal_region_object_compiles_nothing(amp: Amp) -> None:
+def test_an_equal_region_object_compiles_nothing(amp: SuiteAmp) -> None:
     """Replace the compiled region by a new one with the same arguments."""
     backend = _Counting()
     compiled = torch.compile(_in_held_region, backend=backend, fullgraph=True)
@@ -139,7 +139,7 @@ def test_an_equal_region_object_compiles_nothing(amp: Amp) -> None:
     _expect_graphs(amp, "equal region objects", backend.graphs, 1)
 
 
-def test_another_region_object_is_followed(amp: Amp) -> None:
+def test_another_region_object_is_followed(amp: SuiteAmp) -> None:
     """Replace the region by one of the other dtype, then by the first one again."""
     compiled = torch.compile(_in_held_region, backend="eager", fullgraph=True)
     counts = []

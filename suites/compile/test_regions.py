@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.torch_private import backward_without_region
 
 from .programs import (
@@ -67,7 +67,7 @@ def _cells() -> Iterator[object]:
 
 @BACKENDS
 @pytest.mark.parametrize("program", NAMES)
-def test_outputs_are_those_of_eager(amp: Amp, program: str, backend: str) -> None:
+def test_outputs_are_those_of_eager(amp: SuiteAmp, program: str, backend: str) -> None:
     """Call one callable in each ambient region in turn, and in the first one again."""
     function = programs(amp.device.type, amp.dtype)[program]
     compiled = torch.compile(function, backend=backend, fullgraph=True)
@@ -83,7 +83,7 @@ def test_outputs_are_those_of_eager(amp: Amp, program: str, backend: str) -> Non
 
 
 @pytest.mark.parametrize(("program", "ambient"), list(_cells()))
-def test_gradients_are_those_of_eager(amp: Amp, program: str, ambient: str) -> None:
+def test_gradients_are_those_of_eager(amp: SuiteAmp, program: str, ambient: str) -> None:
     """Values computed in float32 have float32 gradients, in any ambient region; outputs are compared, too."""
     function = programs(amp.device.type, amp.dtype)[program]
     actual = run(amp, torch.compile(function, backend="aot_eager", fullgraph=True), ambient)
@@ -100,7 +100,7 @@ _ONE = [pytest.mark.amp(dtypes=["bf16"])]
 
 
 @pytest.mark.parametrize("program", [pytest.param(name, marks=_ONE if name == "nested" else _MORE) for name in NAMES])
-def test_fused_kernels_compute_in_the_regions(amp: Amp, needs: Callable[[str], str], program: str) -> None:
+def test_fused_kernels_compute_in_the_regions(amp: SuiteAmp, needs: Callable[[str], str], program: str) -> None:
     """Outputs and gradients by inductor, called in no region, where both are correct."""
     function = programs(amp.device.type, amp.dtype)[program]
     compiled = torch.compile(function, backend=needs("inductor"), fullgraph=True)
@@ -113,7 +113,7 @@ def test_fused_kernels_compute_in_the_regions(amp: Amp, needs: Callable[[str], s
 
 @HAS_BACKWARD_SETTING
 @pytest.mark.parametrize("program", ["island", "nested", "checkpointed island"])
-def test_gradients_with_backward_traced_outside_are_those_of_eager(amp: Amp, program: str) -> None:
+def test_gradients_with_backward_traced_outside_are_those_of_eager(amp: SuiteAmp, program: str) -> None:
     """The setting ``backward_pass_autocast = "off"`` fixes the fault that is reported above."""
     function = programs(amp.device.type, amp.dtype)[program]
     with backward_without_region():
@@ -123,7 +123,7 @@ def test_gradients_with_backward_traced_outside_are_those_of_eager(amp: Amp, pro
 
 
 @pytest.mark.parametrize("program", ["none", "same dtype"])
-def test_backward_inside_the_region_is_that_of_eager(amp: Amp, program: str) -> None:
+def test_backward_inside_the_region_is_that_of_eager(amp: SuiteAmp, program: str) -> None:
     """Backward inside the region of forward, which is not recommended but common."""
     function = programs(amp.device.type, amp.dtype)[program]
     actual = run(amp, torch.compile(function, backend="aot_eager", fullgraph=True), "low", inside=True)
@@ -133,7 +133,7 @@ def test_backward_inside_the_region_is_that_of_eager(amp: Amp, program: str) -> 
 
 
 @pytest.mark.parametrize("where", ["in the region", "in an island"])
-def test_large_results_are_those_of_eager(amp: Amp, where: str) -> None:
+def test_large_results_are_those_of_eager(amp: SuiteAmp, where: str) -> None:
     """Thousands of elements: float32 results keep every bit, as do low-precision ones and large weights' gradients."""
     device_type = amp.device.type
 
@@ -154,7 +154,7 @@ def test_large_results_are_those_of_eager(amp: Amp, where: str) -> None:
         expect_same_values(amp, f"gradients of {what}", actual.gradients, eager.gradients, exact)
 
 
-def test_the_region_is_as_it_was_after_a_compiled_call(amp: Amp) -> None:
+def test_the_region_is_as_it_was_after_a_compiled_call(amp: SuiteAmp) -> None:
     """A call compiled in a region leaves it on with its dtype, and leaves autocast off outside."""
     functions = programs(amp.device.type, amp.dtype)
     states = []

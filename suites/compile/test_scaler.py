@@ -8,25 +8,25 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.cases import Case, loss_of, mlp
 from pytest_amp.compiled import Compilation
 from pytest_amp.numerics import relative_error
 from pytest_amp.torch_private import compiled_graphs
 
 
-def _compiled(amp: Amp, backend: str) -> Case:
+def _compiled(amp: SuiteAmp, backend: str) -> Case:
     case = Compilation(backend=backend, fullgraph=True).case(mlp(), amp.conditions)
     return replace(case, name=f"mlp,{backend}")
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
-def test_a_compiled_step_does_what_a_scaler_asks(amp: Amp, backend: str) -> None:
+def test_a_compiled_step_does_what_a_scaler_asks(amp: SuiteAmp, backend: str) -> None:
     """Plant an overflow in a gradient, since a graph has no module to plant it in: skipped, backed off, recovered."""
     amp.check_scaler(_compiled(amp, backend), overflow_activations_at=())
 
 
-def test_the_trace_is_that_of_eager(amp: Amp) -> None:
+def test_the_trace_is_that_of_eager(amp: SuiteAmp) -> None:
     """Compare scale, found-inf and skipped of each iteration with eager's, with overflow in two of them."""
     eager = amp.scaler_trace(mlp(), steps=6, overflow_gradients_at={2, 4})
     compiled = amp.scaler_trace(_compiled(amp, "aot_eager"), steps=6, overflow_gradients_at={2, 4})
@@ -35,7 +35,7 @@ def test_the_trace_is_that_of_eager(amp: Amp) -> None:
 
 
 def _trained(
-    amp: Amp, *, loss: str | None = None, optimizer: str | None = None
+    amp: SuiteAmp, *, loss: str | None = None, optimizer: str | None = None
 ) -> tuple[list[torch.Tensor], list[float], torch.optim.Optimizer]:
     """Run six steps of a usual loop with AdamW and a scaler, the third of which overflows: weights, scales, optimizer.
 
@@ -63,7 +63,7 @@ def _trained(
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
-def test_a_loop_around_a_compiled_step_trains_as_in_eager(amp: Amp, backend: str) -> None:
+def test_a_loop_around_a_compiled_step_trains_as_in_eager(amp: SuiteAmp, backend: str) -> None:
     """An unscaled, clipped and skipped training has eager's scales, and on a CPU weights bitwise equal to eager's."""
     weights, scales, _ = _trained(amp)
     actual, found_scales, _ = _trained(amp, loss=backend)
@@ -78,7 +78,7 @@ def test_a_loop_around_a_compiled_step_trains_as_in_eager(amp: Amp, backend: str
 
 
 @pytest.mark.parametrize("backend", [pytest.param("eager", marks=pytest.mark.amp_long), "aot_eager"])
-def test_a_compiled_optimizer_is_skipped_and_keeps_float32(amp: Amp, backend: str) -> None:
+def test_a_compiled_optimizer_is_skipped_and_keeps_float32(amp: SuiteAmp, backend: str) -> None:
     """Compile ``optimizer.step`` inside the scaler: the same scales, the same training, float32 moments."""
     before, graphs = mlp().realise(seed=amp.config.seed).model.parameters(), compiled_graphs()
     weights, scales, _ = _trained(amp)

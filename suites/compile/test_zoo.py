@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.cases import Case, map_tensors, mlp, wider_zoo, zoo
 from pytest_amp.compiled import Compilation, Where, check_compiled
 from pytest_amp.failure import AmpFailure
@@ -74,30 +74,30 @@ def added(target: Target) -> Iterator[object]:
         yield pytest.param(case, id=case.name)
 
 
-def _check(amp: Amp, case: Case, how: Compilation, *, bits: bool = False) -> None:
+def _check(amp: SuiteAmp, case: Case, how: Compilation, *, bits: bool = False) -> None:
     check_compiled(case, how, amp.conditions, amp.observe, bits=bits)
 
 
 @pytest.mark.amp_parametrize("case", traced)
-def test_step(amp: Amp, case: Case) -> None:
+def test_step(amp: SuiteAmp, case: Case) -> None:
     """Run the step in one graph of AOTAutograd, which calls eager's kernels: on a CPU the results are bitwise equal."""
     _check(amp, case, Compilation(backend="aot_eager", fullgraph=True), bits=TAKES_NOTHING_APART)
 
 
 @pytest.mark.amp_long
 @pytest.mark.amp_parametrize("case", whole)
-def test_step_as_dynamo_captures_it(amp: Amp, case: Case) -> None:
+def test_step_as_dynamo_captures_it(amp: SuiteAmp, case: Case) -> None:
     """Run the graph of Dynamo as it is: bitwise equal to eager on a CPU."""
     _check(amp, case, Compilation(backend="eager", fullgraph=True), bits=True)
 
 
 @pytest.mark.amp_parametrize("case", added)
-def test_step_of_a_project(amp: Amp, case: Case) -> None:
+def test_step_of_a_project(amp: SuiteAmp, case: Case) -> None:
     amp.check_compiled(case, backend="aot_eager")
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.amp_long)])
-def test_step_that_drops(amp: Amp, needs: Callable[[str], str], backend: str) -> None:
+def test_step_that_drops(amp: SuiteAmp, needs: Callable[[str], str], backend: str) -> None:
     """Dropout drops the same elements as in eager, forward and backward, and scales the remaining ones."""
     plain = mlp()
     case = replace(
@@ -107,7 +107,7 @@ def test_step_that_drops(amp: Amp, needs: Callable[[str], str], backend: str) ->
 
 
 @pytest.mark.parametrize("name", ["mlp", pytest.param("decoder", marks=pytest.mark.amp_long)])
-def test_step_with_the_region_inside(amp: Amp, name: str) -> None:
+def test_step_with_the_region_inside(amp: SuiteAmp, name: str) -> None:
     """The function opens the region itself; backward is outside of both, and bitwise equal to eager."""
     (case,) = (case for case in zoo() if case.name == name)
     _check(amp, case, Compilation(backend="aot_eager", fullgraph=True, region=Where.INSIDE), bits=True)
@@ -131,7 +131,7 @@ def _half(case: Case) -> Case:
         pytest.param("decoder", marks=pytest.mark.amp_long),
     ],
 )
-def test_step_with_dynamic_shapes(amp: Amp, name: str) -> None:
+def test_step_with_dynamic_shapes(amp: SuiteAmp, name: str) -> None:
     """Two batch sizes through one compiled function: one graph, and for each size eager's results."""
     (case,) = (case for case in zoo() if case.name == name)
     how = Compilation(backend="aot_eager", fullgraph=True, dynamic=True)
@@ -158,7 +158,7 @@ def test_step_with_dynamic_shapes(amp: Amp, name: str) -> None:
     assert graphs == 1, f"two sizes of batch took {graphs} graphs with dynamic shapes"
 
 
-def _expect_close(amp: Amp, what: str, far: float, noise: float) -> None:
+def _expect_close(amp: SuiteAmp, what: str, far: float, noise: float) -> None:
     """Compare bitwise with eager on a CPU, elsewhere up to the order of sums."""
     bits = amp.device.type == "cpu" and TAKES_NOTHING_APART
     if bits or not far <= tolerance.WORST_DISTANCE * noise * amp.config.tolerance_scale:
@@ -176,39 +176,39 @@ def test_inductor_has_what_it_needs(needs: Callable[[str], str]) -> None:
     needs("inductor")
 
 
-def test_step_by_inductor(amp: Amp, needs: Callable[[str], str]) -> None:
+def test_step_by_inductor(amp: SuiteAmp, needs: Callable[[str], str]) -> None:
     """Fused kernels round less often than eager's: no further from float64, and still low precision."""
     amp.check_compiled(mlp(), backend=needs("inductor"), fullgraph=True)
 
 
 @pytest.mark.amp_long
 @pytest.mark.amp_parametrize("case", fused)
-def test_step_by_inductor_of_each_network(amp: Amp, case: Case) -> None:
+def test_step_by_inductor_of_each_network(amp: SuiteAmp, case: Case) -> None:
     amp.check_compiled(case, fullgraph=True, dynamic=False)
 
 
 @pytest.mark.amp_long
 @pytest.mark.amp_parametrize("case", whole)
-def test_step_by_inductor_of_each_network_with_dynamic_shapes(amp: Amp, case: Case) -> None:
+def test_step_by_inductor_of_each_network_with_dynamic_shapes(amp: SuiteAmp, case: Case) -> None:
     amp.check_compiled(case, fullgraph=True, dynamic=True)
 
 
 @pytest.mark.amp_long
 @pytest.mark.amp_parametrize("case", fused)
-def test_step_by_inductor_with_the_region_inside(amp: Amp, needs: Callable[[str], str], case: Case) -> None:
+def test_step_by_inductor_with_the_region_inside(amp: SuiteAmp, needs: Callable[[str], str], case: Case) -> None:
     _check(amp, case, Compilation(backend=needs("inductor"), fullgraph=True, region=Where.INSIDE))
 
 
 @pytest.mark.amp_long
 @pytest.mark.amp_parametrize("case", wider)
-def test_step_of_the_wider_zoo_as_dynamo_captures_it(amp: Amp, case: Case) -> None:
+def test_step_of_the_wider_zoo_as_dynamo_captures_it(amp: SuiteAmp, case: Case) -> None:
     """Compile into as many graphs as Dynamo needs."""
     amp.check_compiled(case, backend="eager")
 
 
 @pytest.mark.amp_long
 @pytest.mark.amp_parametrize("case", wider_traced)
-def test_step_of_the_wider_zoo(amp: Amp, case: Case) -> None:
+def test_step_of_the_wider_zoo(amp: SuiteAmp, case: Case) -> None:
     """Compile into as many graphs as AOTAutograd needs."""
     amp.check_compiled(case, backend="aot_eager")
 
@@ -217,7 +217,7 @@ def test_step_of_the_wider_zoo(amp: Amp, case: Case) -> None:
 @pytest.mark.parametrize("mode", ["reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"])
 @pytest.mark.parametrize("name", ["mlp", "decoder"])
 @pytest.mark.amp(devices=["cuda"])
-def test_step_in_each_mode(amp: Amp, needs: Callable[[str], str], name: str, mode: str) -> None:
+def test_step_in_each_mode(amp: SuiteAmp, needs: Callable[[str], str], name: str, mode: str) -> None:
     """CUDA graphs, and kernels chosen by timing: hundreds of them, compiled in parallel."""
     (case,) = (case for case in zoo() if case.name == name)
     how = Compilation(backend=needs("inductor"), mode=mode, fullgraph=True)

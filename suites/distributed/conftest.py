@@ -14,7 +14,7 @@ import pytest
 from pytest_amp.child_process import plugin_modules
 
 if TYPE_CHECKING:
-    from pytest_amp.amp import Amp
+    from pytest_amp.amp import SuiteAmp
     from pytest_amp.distributed import RankGroup
 
 
@@ -28,7 +28,7 @@ def _groups() -> Iterator[dict[str, RankGroup]]:
 
 
 @pytest.fixture
-def ranks(amp: Amp, request: pytest.FixtureRequest, _groups: dict[str, RankGroup]) -> RankGroup:
+def ranks(amp: SuiteAmp, request: pytest.FixtureRequest, _groups: dict[str, RankGroup]) -> RankGroup:
     """Return two processes of one process group on the device under test."""
     from pytest_amp.distributed import RankGroup, unavailable
 

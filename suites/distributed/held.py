@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.cases import Case
 from pytest_amp.data_files.releases import release_of
 from pytest_amp.failure import AmpFailure
@@ -19,7 +19,7 @@ from pytest_amp.precision import dtype_name
 from .models import Tensors
 
 
-def needs_streams(amp: Amp) -> None:
+def needs_streams(amp: SuiteAmp) -> None:
     """Skip on a CPU where torch lacks the stream events and the averages that FSDP2 relies on."""
     if amp.device.type != "cpu":
         return
@@ -29,12 +29,12 @@ def needs_streams(amp: Amp) -> None:
         pytest.skip("pytorch/pytorch#162338: FSDP2 on a CPU adds gradients up: gloo's reduce-scatter does not average")
 
 
-def settings(amp: Amp, **more: Any) -> dict[str, Any]:
+def settings(amp: SuiteAmp, **more: Any) -> dict[str, Any]:
     """Return the settings that every program receives."""
     return {"seed": amp.config.seed, "dtype": amp.precision.dtype_name, **more}
 
 
-def hold_ranks_agree(amp: Amp, answers: list[Mapping[str, Tensors]], key: str, *, what: str) -> None:
+def hold_ranks_agree(amp: SuiteAmp, answers: list[Mapping[str, Tensors]], key: str, *, what: str) -> None:
     """Raise AmpFailure unless every rank has the same bits."""
     first = answers[0][key]
     for number, answer in enumerate(answers[1:], start=1):
@@ -49,7 +49,7 @@ def hold_ranks_agree(amp: Amp, answers: list[Mapping[str, Tensors]], key: str, *
             )
 
 
-def hold_same(amp: Amp, actual: Tensors, expected: Tensors, *, what: str, least: float = 0.0) -> None:
+def hold_same(amp: SuiteAmp, actual: Tensors, expected: Tensors, *, what: str, least: float = 0.0) -> None:
     """Raise AmpFailure unless ``actual`` has the bits of manual casts in one process or is off by ``least`` at most."""
     for name, value in expected.items():
         got = actual.get(name)
@@ -77,7 +77,7 @@ def _off(a: torch.Tensor | None, b: torch.Tensor) -> str:
 
 
 def hold_near_exact(  # noqa: PLR0913  # values, reference, and labels
-    amp: Amp, case: Case, actual: Tensors, *, loss: float | None, what: str, factor: float = CERTAIN
+    amp: SuiteAmp, case: Case, actual: Tensors, *, loss: float | None, what: str, factor: float = CERTAIN
 ) -> None:
     """Raise AmpFailure unless gradients and the loss are within the bound that the oracle predicts of one process.
 

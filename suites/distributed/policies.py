@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.data_files.releases import release_of
 from pytest_amp.failure import AmpFailure
 
@@ -29,7 +29,7 @@ class Policy:
     region: bool = False
     unasked: str | None = None
 
-    def asked(self, amp: Amp) -> dict[str, str | None]:
+    def asked(self, amp: SuiteAmp) -> dict[str, str | None]:
         """Return the requested dtypes in the form that programs take."""
         return {
             "param_dtype": _named(self.param, amp),
@@ -37,19 +37,19 @@ class Policy:
             "output_dtype": _named(self.output, amp),
         }
 
-    def gathered(self, amp: Amp) -> str:
+    def gathered(self, amp: SuiteAmp) -> str:
         """Return the dtype of an all-gather: parameters are sent in their dtype of computation."""
         return _named(self.param, amp) or "float32"
 
-    def reduced(self, amp: Amp) -> str:
+    def reduced(self, amp: SuiteAmp) -> str:
         """Return the dtype of a reduce-scatter: the requested one, else ``unasked`` or that of the parameters."""
         return _named(self.reduce, amp) or self.unasked or self.gathered(amp)
 
-    def returned(self, amp: Amp) -> str:
+    def returned(self, amp: SuiteAmp) -> str:
         """Return the dtype of the model's output: the requested one, else the dtype of computation."""
         return _named(self.output, amp) or (amp.precision.dtype_name if self.region else self.gathered(amp))
 
-    def gradients(self, amp: Amp) -> Tensors:
+    def gradients(self, amp: SuiteAmp) -> Tensors:
         """Return reference gradients from manual casts in one process, computed and reduced as the policy says."""
         device = amp.device.torch_device
         if self.region:
@@ -66,7 +66,7 @@ def averaged(parts: list[Tensors], dtype: torch.dtype) -> Tensors:
     return {name: ((cast[0][name] + cast[1][name]) / 2).float() for name in cast[0]}
 
 
-def _named(word: str | None, amp: Amp) -> str | None:
+def _named(word: str | None, amp: SuiteAmp) -> str | None:
     return amp.precision.dtype_name if word == "low" else word
 
 
@@ -97,7 +97,7 @@ OF_FSDP2 = (
 )
 
 
-def hold_sent(amp: Amp, answer: Mapping[str, Any], policy: Policy, *, what: str) -> dict[str, list[str]]:
+def hold_sent(amp: SuiteAmp, answer: Mapping[str, Any], policy: Policy, *, what: str) -> dict[str, list[str]]:
     """Raise AmpFailure unless a step gathers and reduces in the dtypes of its policy; return the calls by kind."""
     gathered, reduced = policy.gathered(amp), policy.reduced(amp)
     sent_dtypes: dict[str, set[str]] = {}

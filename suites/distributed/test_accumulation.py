@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.distributed import RankGroup
 from pytest_amp.failure import AmpFailure
 
@@ -60,7 +60,7 @@ def _cases() -> list[Any]:
 
 
 @pytest.mark.parametrize(("unit", "plan"), _cases())
-def test_micro_batches_add_up(amp: Amp, ranks: RankGroup, unit: str, plan: str) -> None:
+def test_micro_batches_add_up(amp: SuiteAmp, ranks: RankGroup, unit: str, plan: str) -> None:
     """Sums are bitwise equal with ``no_sync`` (or ``set_requires_gradient_sync(False)``) and without; it sends nothing.
 
     Unreduced parts accumulate in float32 under autocast, in the reduction's dtype with a policy in FSDP2, and in the
@@ -79,7 +79,7 @@ def test_micro_batches_add_up(amp: Amp, ranks: RankGroup, unit: str, plan: str) 
     hold_same(amp, answers[0]["gradients"], expected, what=f"{unit}, reduced {plan}", least=least)
 
 
-def _hold_sent(amp: Amp, answers: list[dict[str, Any]], reduced: list[bool], dtype: str, *, what: str) -> None:
+def _hold_sent(amp: SuiteAmp, answers: list[dict[str, Any]], reduced: list[bool], dtype: str, *, what: str) -> None:
     """Raise AmpFailure unless just the backward passes that should reduce send anything, in ``dtype``."""
     for number, answer in enumerate(answers):
         dtypes_of_calls = [sorted({dtype for _, *dtypes in calls for dtype in dtypes}) for calls in answer["sent"]]
@@ -94,7 +94,7 @@ def _hold_sent(amp: Amp, answers: list[dict[str, Any]], reduced: list[bool], dty
             )
 
 
-def _expected(amp: Amp, case: _Unit, reduced: list[bool]) -> Tensors:
+def _expected(amp: SuiteAmp, case: _Unit, reduced: list[bool]) -> Tensors:
     """Return the reference, computed by manual casts."""
     rule = case.rule()
     added = getattr(torch, rule.gathered(amp) if case.unit == "FSDP1" else rule.reduced(amp))
@@ -118,7 +118,7 @@ def _sum(total: Tensors, part: Tensors, dtype: torch.dtype) -> Tensors:
     return {name: total[name] + value if total else value for name, value in cast.items()}
 
 
-def _micro_batches(amp: Amp, rule: Policy, count: int) -> list[list[Tensors]]:
+def _micro_batches(amp: SuiteAmp, rule: Policy, count: int) -> list[list[Tensors]]:
     """Return the gradients of each rank's micro-batches, with weights and inputs cast as the policy says."""
     region: Any = amp.autocast if rule.region else contextlib.nullcontext
     sums = []

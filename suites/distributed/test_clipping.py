@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.distributed import RankGroup
 
 from . import ranks_clipping
@@ -20,7 +20,9 @@ NEAR = 2.0**-18
 
 @KINDS
 @pytest.mark.parametrize("norm_type", ["2", "inf"])
-def test_clipping_is_by_the_norm_of_all_shards(amp: Amp, ranks: RankGroup, norm_type: str, *, one_unit: bool) -> None:
+def test_clipping_is_by_the_norm_of_all_shards(
+    amp: SuiteAmp, ranks: RankGroup, norm_type: str, *, one_unit: bool
+) -> None:
     """Compute the norm in float32; clipping multiplies each gradient by one factor."""
     if not one_unit:
         needs_streams(amp)
@@ -41,7 +43,7 @@ def test_clipping_is_by_the_norm_of_all_shards(amp: Amp, ranks: RankGroup, norm_
 @KINDS
 @pytest.mark.parametrize("region", [False, True], ids=["outside", "in a region"])
 def test_a_whole_state_dict_has_the_bits_of_the_shards(
-    amp: Amp, ranks: RankGroup, *, one_unit: bool, region: bool
+    amp: SuiteAmp, ranks: RankGroup, *, one_unit: bool, region: bool
 ) -> None:
     """The saved state of a sharded model is that of the original model."""
     if not one_unit:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.distributed import RankGroup
 from pytest_amp.failure import AmpFailure
 
@@ -13,7 +13,7 @@ from .held import hold_same, settings
 from .models import SIZE
 
 
-def test_every_bit_arrives(amp: Amp, ranks: RankGroup) -> None:
+def test_every_bit_arrives(amp: SuiteAmp, ranks: RankGroup) -> None:
     """Send float32, float64, fp16, bf16 and integers: a region casts no message, and a sum rounds once."""
     for number, answer in enumerate(ranks.ask(ranks_collectives.collect, settings(amp))):
         for name, (_, expected) in ranks_collectives.COLLECTIVES.items():
@@ -30,7 +30,7 @@ def test_every_bit_arrives(amp: Amp, ranks: RankGroup) -> None:
                     )
 
 
-def test_gradients_go_back_through_them(amp: Amp, ranks: RankGroup) -> None:
+def test_gradients_go_back_through_them(amp: SuiteAmp, ranks: RankGroup) -> None:
     """``torch.distributed.nn`` sums the incoming gradients of all ranks, in float32."""
     numbers = [ranks_collectives.numbers(amp.config.seed, rank, torch.float32) for rank in range(SIZE)]
     first, second = (ranks_collectives.factors(rank) for rank in range(SIZE))

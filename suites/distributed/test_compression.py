@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.distributed import RankGroup
 from pytest_amp.failure import AmpFailure
 from pytest_amp.precision import dtype_name
@@ -22,7 +22,7 @@ _HOOKS = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 @pytest.mark.parametrize("hook", _HOOKS)
-def test_a_hook_sends_its_dtype(amp: Amp, ranks: RankGroup, hook: str) -> None:
+def test_a_hook_sends_its_dtype(amp: SuiteAmp, ranks: RankGroup, hook: str) -> None:
     """Each rank's gradient is rounded, halved and added in the hook's dtype, and is float32 again, bit for bit."""
     answers = ranks.ask(ranks_ddp.step, settings(amp, hook=hook))
     dtype = dtype_name(_HOOKS[hook])
@@ -43,14 +43,14 @@ def _least(hook: str) -> float:
 @pytest.mark.amp_parametrize(
     "hook", lambda target: [name for name in _HOOKS if (target.precision.name, name) != _COARSER]
 )
-def test_what_a_hook_loses_is_one_more_rounding(amp: Amp, ranks: RankGroup, hook: str) -> None:
+def test_what_a_hook_loses_is_one_more_rounding(amp: SuiteAmp, ranks: RankGroup, hook: str) -> None:
     """Compare with float64: twice the noise of one process, where the hook's format is no coarser than autocast's."""
     answers = ranks.ask(ranks_ddp.step, settings(amp, hook=hook))
     hold_near_exact(amp, whole(f"ddp-{hook}"), answers[0]["gradients"], loss=None, what=f"{hook} hook")
 
 
 @pytest.mark.parametrize("hook", [None, *_HOOKS], ids=["none", *_HOOKS])
-def test_gradients_are_divided_before_they_are_summed(amp: Amp, ranks: RankGroup, hook: str | None) -> None:
+def test_gradients_are_divided_before_they_are_summed(amp: SuiteAmp, ranks: RankGroup, hook: str | None) -> None:
     """Reduce 40000 on each of two ranks: fp16 represents the mean, but not the sum."""
     size = 40000.0
     for number, answer in enumerate(ranks.ask(ranks_ddp.large_gradients, settings(amp, hook=hook, size=size))):
@@ -68,7 +68,7 @@ def test_gradients_are_divided_before_they_are_summed(amp: Amp, ranks: RankGroup
             )
 
 
-def test_a_low_models_buckets_are_divided_first_too(amp: Amp, ranks: RankGroup) -> None:
+def test_a_low_models_buckets_are_divided_first_too(amp: SuiteAmp, ranks: RankGroup) -> None:
     """Without a hook the buckets have the parameters' dtype: a model in fp16 must not overflow in the sum."""
     size = 40000.0
     for answer in ranks.ask(ranks_ddp.low_model, settings(amp, size=size)):
@@ -78,7 +78,7 @@ def test_a_low_models_buckets_are_divided_first_too(amp: Amp, ranks: RankGroup) 
         assert torch.equal(answer["gradients"]["weight"], expected)
 
 
-def test_what_overflows_in_a_hook_arrives_as_infinity(amp: Amp, ranks: RankGroup) -> None:
+def test_what_overflows_in_a_hook_arrives_as_infinity(amp: SuiteAmp, ranks: RankGroup) -> None:
     """100000 overflows fp16 to infinity; a saturated value would hide the overflow from every scaler."""
     for answer in ranks.ask(ranks_ddp.large_gradients, settings(amp, hook="fp16", size=1e5)):
         actual = answer["gradients"]["weight"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.distributed import RankGroup
 from pytest_amp.failure import AmpFailure
 from pytest_amp.run.targets import Target
@@ -26,7 +26,7 @@ _OPTIONS = {
 
 
 @pytest.mark.parametrize("options", _OPTIONS)
-def test_gradients_are_those_of_one_process(amp: Amp, ranks: RankGroup, options: str) -> None:
+def test_gradients_are_those_of_one_process(amp: SuiteAmp, ranks: RankGroup, options: str) -> None:
     """Gradients are float32, the same on every rank, and bitwise equal to the mean of the ranks' own gradients."""
     answers = ranks.ask(ranks_ddp.step, settings(amp, options=_OPTIONS[options]))
     hold_ranks_agree(amp, answers, "gradients", what=f"DDP, {options}")
@@ -34,7 +34,7 @@ def test_gradients_are_those_of_one_process(amp: Amp, ranks: RankGroup, options:
     hold_same(amp, answers[0]["gradients"], expected, what=f"DDP, {options}")
 
 
-def test_gradients_and_loss_are_near_those_of_the_whole_batch(amp: Amp, ranks: RankGroup) -> None:
+def test_gradients_and_loss_are_near_those_of_the_whole_batch(amp: SuiteAmp, ranks: RankGroup) -> None:
     """Compare with float64 in one process, within the oracle's bound; the loss is the mean of the ranks' losses."""
     answers = ranks.ask(ranks_ddp.step, settings(amp))
     loss = sum(answer["loss"] for answer in answers) / len(answers)
@@ -42,7 +42,7 @@ def test_gradients_and_loss_are_near_those_of_the_whole_batch(amp: Amp, ranks: R
 
 
 @pytest.mark.parametrize("options", ["plain", "small buckets"])
-def test_gradients_travel_in_float32(amp: Amp, ranks: RankGroup, options: str) -> None:
+def test_gradients_travel_in_float32(amp: SuiteAmp, ranks: RankGroup, options: str) -> None:
     """Values that were low in backward are float32 before they are sent: the sum over ranks is not rounded."""
     for number, answer in enumerate(ranks.ask(ranks_ddp.step, settings(amp, options=_OPTIONS[options]))):
         sent = answer["sent"]
@@ -58,7 +58,7 @@ def test_gradients_travel_in_float32(amp: Amp, ranks: RankGroup, options: str) -
     amp.observe(f"DDP/{options}/reductions", len(sent), kind="count", unit="collectives")
 
 
-def test_every_rank_computes_in_the_region(amp: Amp, ranks: RankGroup) -> None:
+def test_every_rank_computes_in_the_region(amp: SuiteAmp, ranks: RankGroup) -> None:
     """Autocast is on inside the wrapped module in every process, and a linear layer returns its dtype."""
     for number, answer in enumerate(ranks.ask(ranks_ddp.step, settings(amp))):
         if answer["autocast"] != [[True, amp.precision.dtype_name]]:
@@ -72,7 +72,7 @@ def test_every_rank_computes_in_the_region(amp: Amp, ranks: RankGroup) -> None:
 
 
 @pytest.mark.parametrize("options", _OPTIONS)
-def test_a_training_is_that_of_one_process(amp: Amp, ranks: RankGroup, options: str) -> None:
+def test_a_training_is_that_of_one_process(amp: SuiteAmp, ranks: RankGroup, options: str) -> None:
     """Train four steps of AdamW with a scaler: losses, scale and weights, bit for bit; retained state is float32.
 
     Buckets are rebuilt after the first step, and a static graph is reduced differently from then on.
@@ -90,7 +90,7 @@ def test_a_training_is_that_of_one_process(amp: Amp, ranks: RankGroup, options: 
     hold_same(amp, answers[0]["weights"], expected["weights"], what="DDP, training")
 
 
-def test_every_bit_of_the_first_ranks_state_is_sent(amp: Amp, ranks: RankGroup) -> None:
+def test_every_bit_of_the_first_ranks_state_is_sent(amp: SuiteAmp, ranks: RankGroup) -> None:
     """Weights and buffers at DDP's creation, and buffers before each forward pass, are sent unrounded."""
     answers = ranks.ask(ranks_ddp.state, settings(amp))
     first, later = (state_of(amp.config.seed, number) for number in (0, LATER))
@@ -108,7 +108,7 @@ def _batch_norms(target: Target) -> list[str]:
 
 
 @pytest.mark.amp_parametrize("kind", _batch_norms)
-def test_statistics_stay_float32(amp: Amp, ranks: RankGroup, kind: str) -> None:
+def test_statistics_stay_float32(amp: SuiteAmp, ranks: RankGroup, kind: str) -> None:
     """Running statistics under autocast are float32, with float32's values, on each rank."""
     synchronised = kind == "sync_batch_norm"
     answers = ranks.ask(ranks_ddp.statistics, settings(amp, synchronised=synchronised))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.distributed import RankGroup
 
 from . import ranks_ddp, ranks_fsdp
@@ -19,7 +19,7 @@ from .policies import POLICIES, Policy
 POLICY = {name: POLICIES[name] for name in ("low, reduced in float32, output float32", "autocast", "float32")}
 
 
-def _expected(amp: Amp, policy: Policy) -> list[Tensors]:
+def _expected(amp: SuiteAmp, policy: Policy) -> list[Tensors]:
     """Return the results of each rank's rows in one process, with the policy's manual casts of weights and inputs."""
     outputs = []
     for number in range(SIZE):
@@ -34,7 +34,7 @@ def _expected(amp: Amp, policy: Policy) -> list[Tensors]:
     return outputs
 
 
-def test_ddp_evaluates_in_the_region(amp: Amp, ranks: RankGroup) -> None:
+def test_ddp_evaluates_in_the_region(amp: SuiteAmp, ranks: RankGroup) -> None:
     """Evaluation after a training step is bitwise equal; there is nothing to send."""
     answers = ranks.ask(ranks_ddp.evaluate, settings(amp))
     for number, (answer, expected) in enumerate(zip(answers, _expected(amp, POLICIES["autocast"]), strict=True)):
@@ -44,7 +44,7 @@ def test_ddp_evaluates_in_the_region(amp: Amp, ranks: RankGroup) -> None:
 
 @pytest.mark.parametrize("policy", POLICY)
 @pytest.mark.parametrize("unit", ["FSDP1", "FSDP2"])
-def test_shards_are_evaluated_as_they_are_trained(amp: Amp, ranks: RankGroup, unit: str, policy: str) -> None:
+def test_shards_are_evaluated_as_they_are_trained(amp: SuiteAmp, ranks: RankGroup, unit: str, policy: str) -> None:
     """Shards are gathered and cast by the policy, or in the region, bit for bit."""
     rule = POLICY[policy]
     if unit == "FSDP2":

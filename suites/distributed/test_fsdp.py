@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.distributed import RankGroup
 
 from . import ranks_fsdp
@@ -27,12 +27,12 @@ def _there(ranks: RankGroup) -> None:
         pytest.skip("this torch has no FSDP1")
 
 
-def _asked(amp: Amp, policy: Policy) -> dict[str, object]:
+def _asked(amp: SuiteAmp, policy: Policy) -> dict[str, object]:
     return settings(amp, policy=policy.asked(amp), region=policy.region)
 
 
 @pytest.mark.parametrize("name", _POLICIES)
-def test_what_is_sent_and_computed(amp: Amp, ranks: RankGroup, name: str) -> None:
+def test_what_is_sent_and_computed(amp: SuiteAmp, ranks: RankGroup, name: str) -> None:
     """Observe dtypes at the process group and in a layer; parameters and gradients of shards are float32."""
     policy = _POLICIES[name]
     gathered = policy.gathered(amp)
@@ -45,7 +45,7 @@ def test_what_is_sent_and_computed(amp: Amp, ranks: RankGroup, name: str) -> Non
 
 
 @pytest.mark.parametrize("name", _POLICIES)
-def test_gradients_are_those_of_one_process(amp: Amp, ranks: RankGroup, name: str) -> None:
+def test_gradients_are_those_of_one_process(amp: SuiteAmp, ranks: RankGroup, name: str) -> None:
     """Compare with manual casts of weights, each rank's rows, and the mean in the reduction's dtype: the same bits."""
     policy = _POLICIES[name]
     answers = ranks.ask(ranks_fsdp.step_of_one_unit, _asked(amp, policy))
@@ -54,7 +54,7 @@ def test_gradients_are_those_of_one_process(amp: Amp, ranks: RankGroup, name: st
     hold_same(amp, answers[0]["gradients"], policy.gradients(amp), what=f"FSDP1 ({name})", least=least)
 
 
-def test_gradients_and_loss_are_near_those_of_the_whole_batch(amp: Amp, ranks: RankGroup) -> None:
+def test_gradients_and_loss_are_near_those_of_the_whole_batch(amp: SuiteAmp, ranks: RankGroup) -> None:
     """Compare autocast with float64 in one process, within the oracle's bound."""
     answers = ranks.ask(ranks_fsdp.step_of_one_unit, _asked(amp, _POLICIES["autocast"]))
     loss = sum(answer["loss"] for answer in answers) / len(answers)
@@ -62,7 +62,7 @@ def test_gradients_and_loss_are_near_those_of_the_whole_batch(amp: Amp, ranks: R
 
 
 @pytest.mark.parametrize("overflow", [False, True], ids=["clean", "overflow"])
-def test_a_training_is_that_of_one_process(amp: Amp, ranks: RankGroup, *, overflow: bool) -> None:
+def test_a_training_is_that_of_one_process(amp: SuiteAmp, ranks: RankGroup, *, overflow: bool) -> None:
     """Train four steps of AdamW on shards, under autocast, with ShardedGradScaler: each rank's losses, bit for bit."""
     arguments = {**_asked(amp, _POLICIES["autocast"]), "overflow": overflow}
     instance = realised(amp.config.seed, amp.device.torch_device)
@@ -75,7 +75,7 @@ def test_a_training_is_that_of_one_process(amp: Amp, ranks: RankGroup, *, overfl
 
 
 @pytest.mark.parametrize("dtype", ["float32", "low", None], ids=["float32", "low", "not asked"])
-def test_buffers_have_the_dtype_that_is_asked_for(amp: Amp, ranks: RankGroup, dtype: str | None) -> None:
+def test_buffers_have_the_dtype_that_is_asked_for(amp: SuiteAmp, ranks: RankGroup, dtype: str | None) -> None:
     """A float table is float32 unless the policy says otherwise; a counter stays an integer."""
     expected = amp.precision.dtype_name if dtype == "low" else "float32"
     policy = {"param_dtype": None, "reduce_dtype": None, "buffer_dtype": expected if dtype else None}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.data_files.releases import release_of
 from pytest_amp.distributed import RankGroup
 from pytest_amp.failure import AmpFailure
@@ -18,17 +18,17 @@ from .training import train_in_one_process
 
 
 @pytest.fixture(autouse=True)
-def _streams(amp: Amp) -> None:
+def _streams(amp: SuiteAmp) -> None:
     """Skip where a CPU has no streams."""
     needs_streams(amp)
 
 
-def _asked(amp: Amp, policy: str, **more: object) -> dict[str, object]:
+def _asked(amp: SuiteAmp, policy: str, **more: object) -> dict[str, object]:
     return settings(amp, policy=OF_FSDP2[policy].asked(amp), region=OF_FSDP2[policy].region, **more)
 
 
 @pytest.mark.parametrize("policy", OF_FSDP2)
-def test_what_is_sent(amp: Amp, ranks: RankGroup, policy: str) -> None:
+def test_what_is_sent(amp: SuiteAmp, ranks: RankGroup, policy: str) -> None:
     """Observe the dtypes of every all-gather and every reduce-scatter at the process group."""
     for number, answer in enumerate(ranks.ask(ranks_fsdp.step, _asked(amp, policy))):
         sent = hold_sent(amp, answer, OF_FSDP2[policy], what=f"FSDP2 ({policy}) on rank {number}")
@@ -36,7 +36,7 @@ def test_what_is_sent(amp: Amp, ranks: RankGroup, policy: str) -> None:
 
 
 @pytest.mark.parametrize("policy", OF_FSDP2)
-def test_what_layers_see_and_what_is_returned(amp: Amp, ranks: RankGroup, policy: str) -> None:
+def test_what_layers_see_and_what_is_returned(amp: SuiteAmp, ranks: RankGroup, policy: str) -> None:
     """Weights and inputs have the parameters' dtype, the output the requested one; shards stay float32."""
     rule = OF_FSDP2[policy]
     inside = rule.gathered(amp)
@@ -57,7 +57,7 @@ def test_what_layers_see_and_what_is_returned(amp: Amp, ranks: RankGroup, policy
 
 
 @pytest.mark.parametrize("policy", OF_FSDP2)
-def test_gradients_are_those_of_one_process(amp: Amp, ranks: RankGroup, policy: str) -> None:
+def test_gradients_are_those_of_one_process(amp: SuiteAmp, ranks: RankGroup, policy: str) -> None:
     """Compare with manual casts of weights, each rank's rows, and the mean in the reduction's dtype: the same bits."""
     answers = ranks.ask(ranks_fsdp.step, _asked(amp, policy))
     hold_ranks_agree(amp, answers, "gradients", what=f"FSDP2 ({policy})")
@@ -66,7 +66,7 @@ def test_gradients_are_those_of_one_process(amp: Amp, ranks: RankGroup, policy: 
     hold_same(amp, answers[0]["gradients"], OF_FSDP2[policy].gradients(amp), what=f"FSDP2 ({policy})", least=least)
 
 
-def test_gradients_and_loss_are_near_those_of_the_whole_batch(amp: Amp, ranks: RankGroup) -> None:
+def test_gradients_and_loss_are_near_those_of_the_whole_batch(amp: SuiteAmp, ranks: RankGroup) -> None:
     """Compare autocast with float64 in one process, within the oracle's bound."""
     answers = ranks.ask(ranks_fsdp.step, _asked(amp, "autocast"))
     loss = sum(answer["loss"] for answer in answers) / len(answers)
@@ -74,7 +74,7 @@ def test_gradients_and_loss_are_near_those_of_the_whole_batch(amp: Amp, ranks: R
 
 
 @pytest.mark.parametrize("policy", ["low, reduced in float32", "autocast"])
-def test_a_training_keeps_float32(amp: Amp, ranks: RankGroup, policy: str) -> None:
+def test_a_training_keeps_float32(amp: SuiteAmp, ranks: RankGroup, policy: str) -> None:
     """Parameters, gradients and the optimizer's state are float32, with values that the low dtype cannot represent."""
     for answer in ranks.ask(ranks_fsdp.train, _asked(amp, policy)):
         assert answer["kept"] == ["float32"], f"kept are {answer['kept']}"
@@ -90,7 +90,7 @@ def test_a_training_keeps_float32(amp: Amp, ranks: RankGroup, policy: str) -> No
     [(False, False), (True, False), pytest.param(True, True, marks=pytest.mark.amp_long)],
     ids=["clean", "overflow", "overflow, foreach"],
 )
-def test_a_training_is_that_of_one_process(amp: Amp, ranks: RankGroup, *, overflow: bool, foreach: bool) -> None:
+def test_a_training_is_that_of_one_process(amp: SuiteAmp, ranks: RankGroup, *, overflow: bool, foreach: bool) -> None:
     """Train four steps of AdamW on shards, under autocast, with a scaler: losses and whole weights, bit for bit."""
     arguments = _asked(amp, "autocast", overflow=overflow, foreach=foreach)
     answers = ranks.ask(ranks_fsdp.train, arguments)
@@ -108,7 +108,7 @@ _IN_213 = {} if release_of(torch.__version__) >= (2, 14) else dict.fromkeys(CELL
 
 
 @pytest.mark.amp(xfail=_IN_213)
-def test_what_was_frozen_at_first_is_reduced_as_asked(amp: Amp, ranks: RankGroup) -> None:
+def test_what_was_frozen_at_first_is_reduced_as_asked(amp: SuiteAmp, ranks: RankGroup) -> None:
     """Evaluate once without gradients, then unfreeze: the reduction still has the requested dtype."""
     for answer in ranks.ask(ranks_fsdp.unfrozen, _asked(amp, "low, reduced in float32")):
         assert {tuple(call) for call in answer["sent"]} == {("reduce_scatter", "float32")}
@@ -121,7 +121,7 @@ _LATE = (
 
 
 @pytest.mark.amp(xfail=dict.fromkeys(CELLS, _LATE))
-def test_a_layer_that_is_used_late_is_reduced_with_the_others(amp: Amp, ranks: RankGroup) -> None:
+def test_a_layer_that_is_used_late_is_reduced_with_the_others(amp: SuiteAmp, ranks: RankGroup) -> None:
     """Run two micro-batches with one reduction; only the second uses a certain layer, as experts and adapters are."""
     answers = ranks.ask(ranks_fsdp.used_late, _asked(amp, "low, reduced in float32"))
     hold_ranks_agree(amp, answers, "gradients", what="FSDP2, a layer used late")
@@ -134,14 +134,14 @@ _OTHER_MESH = (
 
 
 @pytest.mark.amp(xfail=dict.fromkeys(CELLS, _OTHER_MESH))
-def test_reductions_beside_tensor_parallel_layers_too(amp: Amp, ranks: RankGroup) -> None:
+def test_reductions_beside_tensor_parallel_layers_too(amp: SuiteAmp, ranks: RankGroup) -> None:
     """Run a layer norm on parts of a sequence: its gradient is summed over the other mesh, in the requested dtype."""
     for answer in ranks.ask(ranks_fsdp.beside_tensor_parallel, _asked(amp, "low, reduced in float32")):
         assert answer["sent"], "nothing was reduced over the other mesh"
         assert {tuple(call) for call in answer["sent"]} == {("all_reduce", "float32")}
 
 
-def test_buffers_stay_as_they_are(amp: Amp, ranks: RankGroup) -> None:
+def test_buffers_stay_as_they_are(amp: SuiteAmp, ranks: RankGroup) -> None:
     """A policy casts parameters and inputs only: a float table stays float32, and a counter an integer."""
     for answer in ranks.ask(ranks_fsdp.buffers, _asked(amp, "low, reduced in float32", unit="FSDP2")):
         assert answer == {"seen": ["float32"], "counter": "int64"}

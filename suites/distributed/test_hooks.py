@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.distributed import RankGroup
 from pytest_amp.failure import AmpFailure
 from pytest_amp.precision import dtype_name
@@ -41,7 +41,7 @@ _HOOKS = {
 }
 
 
-def _answers(amp: Amp, ranks: RankGroup, hook: str) -> list[dict[str, Any]]:
+def _answers(amp: SuiteAmp, ranks: RankGroup, hook: str) -> list[dict[str, Any]]:
     if "PowerSGD" in hook and amp.device.type == "cpu" and torch.cuda.is_available():
         pytest.skip("PowerSGD of tensors on a CPU fails where there is a GPU: it waits for their device")
     return ranks.ask(ranks_hooks.iterate, settings(amp, hook=hook))
@@ -54,7 +54,7 @@ def _parts() -> list[dict[str, torch.Tensor]]:
 
 
 @pytest.mark.parametrize("hook", _HOOKS)
-def test_a_known_gradient_arrives(amp: Amp, ranks: RankGroup, hook: str) -> None:
+def test_a_known_gradient_arrives(amp: SuiteAmp, ranks: RankGroup, hook: str) -> None:
     """Compare each iteration with the mean of both ranks, no low-precision value: within the rounding of messages.
 
     The gradients have rank one, so that PowerSGD loses nothing.
@@ -79,7 +79,7 @@ def test_a_known_gradient_arrives(amp: Amp, ranks: RankGroup, hook: str) -> None
         assert dtypes == {dtype_name(rule.sends)}, f"the hook {hook} sends {sorted(dtypes)}"
 
 
-def test_powersgd_keeps_what_it_leaves_out(amp: Amp, ranks: RankGroup) -> None:
+def test_powersgd_keeps_what_it_leaves_out(amp: SuiteAmp, ranks: RankGroup) -> None:
     """The retained error is the gradient minus the result, bit for bit in float32, and joins the next gradient."""
     for number, answer in enumerate(_answers(amp, ranks, "PowerSGD")):
         assert set(answer["kept"].values()) == {"float32"}, f"PowerSGD keeps {answer['kept']}"
@@ -91,7 +91,7 @@ def test_powersgd_keeps_what_it_leaves_out(amp: Amp, ranks: RankGroup) -> None:
             assert torch.equal(error.view_as(left), left), f"another error is kept in iteration {iteration}"
 
 
-def test_local_sgd_stops_sending(amp: Amp, ranks: RankGroup) -> None:
+def test_local_sgd_stops_sending(amp: SuiteAmp, ranks: RankGroup) -> None:
     """Two iterations are reduced in float32; then each rank keeps its own gradient, and nothing is sent."""
     for number, answer in enumerate(_answers(amp, ranks, "local SGD")):
         local = _parts()[number]["weight"]
@@ -108,7 +108,7 @@ _FLAT = (
 
 
 @pytest.mark.amp(xfail=dict.fromkeys(CELLS, _FLAT))
-def test_batched_powersgd_arrives(amp: Amp, ranks: RankGroup) -> None:
+def test_batched_powersgd_arrives(amp: SuiteAmp, ranks: RankGroup) -> None:
     """One matrix of all gradients arrives in float32, and the error of the compression is retained."""
     for answer in _answers(amp, ranks, "batched PowerSGD"):
         assert {gradient.dtype for gradient in answer["gradients"]} == {torch.float32}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.distributed import RankGroup
 from pytest_amp.failure import AmpFailure
 
@@ -17,7 +17,7 @@ UNITS = pytest.mark.parametrize("unit", ["FSDP1", "FSDP2"])
 INSIDE = pytest.mark.parametrize("inside", [False, True], ids=["root", "inside another"])
 
 
-def _asked(amp: Amp, unit: str, **more: object) -> dict[str, object]:
+def _asked(amp: SuiteAmp, unit: str, **more: object) -> dict[str, object]:
     if unit == "FSDP2":
         needs_streams(amp)
     policy = {name: dtype for name, dtype in POLICIES["low, reduced in float32"].asked(amp).items() if dtype}
@@ -26,7 +26,7 @@ def _asked(amp: Amp, unit: str, **more: object) -> dict[str, object]:
 
 @UNITS
 @INSIDE
-def test_inputs_are_cast_wherever_they_are(amp: Amp, ranks: RankGroup, unit: str, *, inside: bool) -> None:
+def test_inputs_are_cast_wherever_they_are(amp: SuiteAmp, ranks: RankGroup, unit: str, *, inside: bool) -> None:
     """Inputs by position or keyword, in a list, dictionary or dataclass are rounded once; gradients are float32.
 
     In pytorch/pytorch#153077 a dataclass was left out. Inputs that are not floating-point stay unchanged.
@@ -61,7 +61,7 @@ def _unlike(results: dict[str, object], expected: torch.Tensor, gradient: torch.
 
 
 @UNITS
-def test_inputs_stay_as_they_are_where_that_is_asked(amp: Amp, ranks: RankGroup, unit: str) -> None:
+def test_inputs_stay_as_they_are_where_that_is_asked(amp: SuiteAmp, ranks: RankGroup, unit: str) -> None:
     """``cast_forward_inputs=False``: the module receives float32, in every form."""
     for answer in ranks.ask(ranks_inputs.takes, _asked(amp, unit, cast=False)):
         for form, results in answer["forms"].items():
@@ -71,7 +71,7 @@ def test_inputs_stay_as_they_are_where_that_is_asked(amp: Amp, ranks: RankGroup,
 
 
 @INSIDE
-def test_outputs_are_cast_wherever_they_are(amp: Amp, ranks: RankGroup, *, inside: bool) -> None:
+def test_outputs_are_cast_wherever_they_are(amp: SuiteAmp, ranks: RankGroup, *, inside: bool) -> None:
     """``output_dtype`` casts every floating-point tensor of the output, and nothing else."""
     policy = POLICIES["low, reduced in float32, output float32"].asked(amp)
     for answer in ranks.ask(ranks_inputs.returns, _asked(amp, "FSDP2", policy=policy, inside=inside)):

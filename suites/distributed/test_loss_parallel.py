@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as f
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.cases import Case
 from pytest_amp.distributed import RankGroup
 from pytest_amp.failure import AmpFailure
@@ -27,7 +27,7 @@ _CASES = {
 
 
 @pytest.mark.parametrize("case", _CASES)
-def test_losses_are_those_of_one_process(amp: Amp, ranks: RankGroup, case: str) -> None:
+def test_losses_are_those_of_one_process(amp: SuiteAmp, ranks: RankGroup, case: str) -> None:
     """Compare every reduction with float64: the loss is float32, a gradient is rounded once, to its logits' dtype."""
     arguments = _CASES[case]
     dtype = amp.dtype if arguments["low"] else torch.float32
@@ -76,7 +76,7 @@ class _Split(nn.Module):
         return torch.cat([f.linear(x, weight, bias) for weight, bias in halves], dim=-1)
 
 
-def test_a_step_is_that_of_one_process(amp: Amp, ranks: RankGroup) -> None:
+def test_a_step_is_that_of_one_process(amp: SuiteAmp, ranks: RankGroup) -> None:
     """Loss and gradients of a model with a split last layer are within the bound of the reference in halves."""
     answers = ranks.ask(ranks_loss.step, settings(amp))
     hold_ranks_agree(amp, answers, "gradients", what="loss_parallel")

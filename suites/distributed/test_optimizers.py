@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.distributed import RankGroup
 
 from . import ranks_optimizers
@@ -23,7 +23,9 @@ from .training import train_in_one_process
         pytest.param(True, True, id="bucket views-overflow"),
     ],
 )
-def test_a_state_in_parts_is_that_of_one_process(amp: Amp, ranks: RankGroup, *, views: bool, overflow: bool) -> None:
+def test_a_state_in_parts_is_that_of_one_process(
+    amp: SuiteAmp, ranks: RankGroup, *, views: bool, overflow: bool
+) -> None:
     """Run ZeroRedundancyOptimizer around AdamW, with a scaler, under DDP: losses, scales, weights, whole state."""
     arguments = settings(amp, views=views, overflow=overflow)
     answers = ranks.ask(ranks_optimizers.train, arguments)
@@ -41,7 +43,7 @@ def test_a_state_in_parts_is_that_of_one_process(amp: Amp, ranks: RankGroup, *, 
         assert sent == {"float32"}, f"gradients and weights are sent as {sorted(sent)}"
 
 
-def test_weights_are_averaged_in_float32(amp: Amp, ranks: RankGroup) -> None:
+def test_weights_are_averaged_in_float32(amp: SuiteAmp, ranks: RankGroup) -> None:
     """PeriodicModelAverager in a region: every second call averages over ranks; at the others each keeps its own."""
     seed = amp.config.seed
     weights = [[{"weight": state_of(seed, number + later)["weight"]} for number in range(2)] for later in range(2)]

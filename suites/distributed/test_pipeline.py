@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.data_files.releases import release_of
 from pytest_amp.distributed import RankGroup
 
@@ -15,7 +15,7 @@ from .models import Tensors, gradients, realised
 
 
 @pytest.mark.parametrize("schedule", ["ScheduleGPipe", pytest.param("Schedule1F1B", marks=pytest.mark.amp_long)])
-def test_gradients_are_those_of_one_process(amp: Amp, ranks: RankGroup, schedule: str) -> None:
+def test_gradients_are_those_of_one_process(amp: SuiteAmp, ranks: RankGroup, schedule: str) -> None:
     """Losses of micro-batches and their mean gradients, bit for bit; the second stage has low-precision inputs."""
     if release_of(torch.__version__) < (2, 11):  # seen on 2.9.1, right on 2.11.0
         pytest.skip("no report found: gloo ends a rank when stages tell each other their shapes")
@@ -27,7 +27,7 @@ def test_gradients_are_those_of_one_process(amp: Amp, ranks: RankGroup, schedule
     hold_same(amp, {**first["gradients"], **second["gradients"]}, expected, what=schedule)
 
 
-def _in_one_process(amp: Amp) -> tuple[Tensors, list[float]]:
+def _in_one_process(amp: SuiteAmp) -> tuple[Tensors, list[float]]:
     """Run micro-batches one after the other: gradients accumulate, and are divided by their number."""
     instance = realised(amp.config.seed, amp.device.torch_device)
     losses = []

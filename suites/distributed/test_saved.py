@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.distributed import RankGroup
 
 from . import ranks_saved
@@ -26,7 +26,9 @@ _UNITS = {"DDP": "autocast", "FSDP1": "low, reduced in float32", "FSDP2": "low, 
 @pytest.mark.parametrize(
     "unit", [*(pytest.param(name, marks=pytest.mark.amp_long) for name in ("DDP", "FSDP1")), "FSDP2"]
 )
-def test_a_training_goes_on_as_it_was(amp: Amp, ranks: RankGroup, tmp_path: Path, unit: str, *, within: bool) -> None:
+def test_a_training_goes_on_as_it_was(
+    amp: SuiteAmp, ranks: RankGroup, tmp_path: Path, unit: str, *, within: bool
+) -> None:
     """``torch.distributed.checkpoint``, bit for bit; one process that loads the model has the same float32 weights."""
     if unit == "FSDP2":
         needs_streams(amp)
@@ -51,7 +53,7 @@ def test_a_training_goes_on_as_it_was(amp: Amp, ranks: RankGroup, tmp_path: Path
     hold_same(amp, state["model"], answers[0]["saved"]["weights"], what=f"{unit}, loaded in one process")
 
 
-def _hold_equal(amp: Amp, actual: dict[str, Any], expected: dict[str, Any], *, what: str) -> None:
+def _hold_equal(amp: SuiteAmp, actual: dict[str, Any], expected: dict[str, Any], *, what: str) -> None:
     tensors: dict[str, Tensors] = {key: expected[key] for key in ("weights", "moments")}
     for key, values in tensors.items():
         assert {value.dtype for value in values.values()} == {torch.float32}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.distributed import RankGroup
 from pytest_amp.failure import AmpFailure
 
@@ -25,12 +25,12 @@ _WHERE = [
 _SPLIT = {"fully_shard": "plain", "fsdp": "sharded", "tensor": "plain", "none": "sharded"}
 
 
-def _needs_streams(amp: Amp, parallel: str) -> None:
+def _needs_streams(amp: SuiteAmp, parallel: str) -> None:
     if parallel == "fully_shard":
         needs_streams(amp)
 
 
-def _all_skip(amp: Amp, answers: list[dict[str, list[float]]], what: str) -> None:
+def _all_skip(amp: SuiteAmp, answers: list[dict[str, list[float]]], what: str) -> None:
     """Raise AmpFailure unless every rank steps, skips and steps, backs off once, and stays finite."""
     expected = {"moved": [True, False, True], "scales": [8.0, 4.0, 4.0], "finite": True}
     for number, answer in enumerate(answers):
@@ -48,7 +48,7 @@ def _all_skip(amp: Amp, answers: list[dict[str, list[float]]], what: str) -> Non
 @pytest.mark.parametrize(("at", "value"), _WHERE)
 @pytest.mark.parametrize("parallel", _SPLIT)
 def test_an_overflow_in_one_shard_is_skipped_by_all(
-    amp: Amp, ranks: RankGroup, parallel: str, at: int, value: str
+    amp: SuiteAmp, ranks: RankGroup, parallel: str, at: int, value: str
 ) -> None:
     """Ranks of FSDP2, FSDP1, tensor parallel layers, and of processes that share only the scaler's group."""
     _needs_streams(amp, parallel)
@@ -57,7 +57,7 @@ def test_an_overflow_in_one_shard_is_skipped_by_all(
 
 
 @pytest.mark.parametrize("parallel", _SPLIT)
-def test_after_unscale_too(amp: Amp, ranks: RankGroup, parallel: str) -> None:
+def test_after_unscale_too(amp: SuiteAmp, ranks: RankGroup, parallel: str) -> None:
     """Ranks of a step that clips agree in ``unscale_``."""
     _needs_streams(amp, parallel)
     arguments = settings(amp, parallel=parallel, scaler=_SPLIT[parallel], rank=1, value="inf", unscale=True)
@@ -69,7 +69,7 @@ _OVERFLOWS = (None, None, 1, None, 0, None, None, None, 1, None, None, 0)
 
 
 @pytest.mark.parametrize("parallel", _SPLIT)
-def test_every_rank_has_the_same_scale(amp: Amp, ranks: RankGroup, parallel: str) -> None:
+def test_every_rank_has_the_same_scale(amp: SuiteAmp, ranks: RankGroup, parallel: str) -> None:
     """Growth and backoff agree, whichever rank overflows, and with a state that is saved and loaded half way."""
     _needs_streams(amp, parallel)
     expected, scale, clean = [], 8.0, 0
@@ -90,7 +90,7 @@ def test_every_rank_has_the_same_scale(amp: Amp, ranks: RankGroup, parallel: str
             )
 
 
-def test_a_scaler_that_is_not_told_of_others_skips_alone(amp: Amp, ranks: RankGroup) -> None:
+def test_a_scaler_that_is_not_told_of_others_skips_alone(amp: SuiteAmp, ranks: RankGroup) -> None:
     """Prove that the test above can fail: a plain GradScaler in independent processes knows only of its own rank."""
     arguments = settings(amp, parallel="none", scaler="plain", rank=1, value="inf")
     answers = ranks.ask(ranks_scaler.overflow, arguments)
@@ -104,13 +104,13 @@ _MIXED = (
 
 
 @pytest.mark.amp(xfail=dict.fromkeys(CELLS, _MIXED))
-def test_shards_and_whole_gradients_together(amp: Amp, ranks: RankGroup) -> None:
+def test_shards_and_whole_gradients_together(amp: SuiteAmp, ranks: RankGroup) -> None:
     """Use tensor parallel layers beside a layer norm that every rank has whole: one optimizer, one scaler."""
     answers = ranks.ask(ranks_tensor.train, settings(amp, only=False))
     assert all(answer["moved"] == [True] * 4 for answer in answers)
 
 
-def test_ddp_spreads_an_overflow_to_all_ranks(amp: Amp, ranks: RankGroup) -> None:
+def test_ddp_spreads_an_overflow_to_all_ranks(amp: SuiteAmp, ranks: RankGroup) -> None:
     """One rank's loss is infinite: all reduced gradients are non-finite, all ranks skip, and continue together."""
     arguments = settings(amp, overflow=True)
     answers = ranks.ask(ranks_ddp.train, arguments)
@@ -130,7 +130,7 @@ def test_ddp_spreads_an_overflow_to_all_ranks(amp: Amp, ranks: RankGroup) -> Non
 
 
 @pytest.mark.parametrize("policy", ["low, reduced in float32", "autocast"])
-def test_fully_shard_spreads_an_overflow_to_all_ranks(amp: Amp, ranks: RankGroup, policy: str) -> None:
+def test_fully_shard_spreads_an_overflow_to_all_ranks(amp: SuiteAmp, ranks: RankGroup, policy: str) -> None:
     """Repeat with FSDP2: the reduce-scatter carries one rank's infinity to the owner of the shard."""
     _needs_streams(amp, "fully_shard")
     rule = POLICIES[policy]

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as f
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.cases import Case
 from pytest_amp.distributed import RankGroup
 
@@ -44,7 +44,7 @@ def _split() -> Case:
 
 
 @pytest.mark.parametrize("sequences", [False, True], ids=["whole rows", "sequence parallel"])
-def test_gradients_and_loss_are_those_of_one_process(amp: Amp, ranks: RankGroup, *, sequences: bool) -> None:
+def test_gradients_and_loss_are_those_of_one_process(amp: SuiteAmp, ranks: RankGroup, *, sequences: bool) -> None:
     """Compare within the bound of the reference in halves; whole weights are gathered from shards."""
     what = "sequence parallel" if sequences else "tensor parallel"
     answers = ranks.ask(ranks_tensor.step, settings(amp, sequences=sequences))
@@ -53,7 +53,7 @@ def test_gradients_and_loss_are_those_of_one_process(amp: Amp, ranks: RankGroup,
     hold_near_exact(amp, _split(), gradients, loss=answers[0]["loss"], what=what)
 
 
-def test_outputs_are_those_of_one_process(amp: Amp, ranks: RankGroup) -> None:
+def test_outputs_are_those_of_one_process(amp: SuiteAmp, ranks: RankGroup) -> None:
     """Outputs are low-precision, the same on each rank, and within a rounding or two of the reference in halves."""
     answers = ranks.ask(ranks_tensor.step, settings(amp))
     assert {answer["output"] for answer in answers} == {amp.precision.dtype_name}
@@ -65,7 +65,7 @@ def test_outputs_are_those_of_one_process(amp: Amp, ranks: RankGroup) -> None:
     assert float(off) <= 4 * amp.precision.u * float(expected.abs().max())
 
 
-def test_parts_are_added_up_in_the_dtype_of_the_region(amp: Amp, ranks: RankGroup) -> None:
+def test_parts_are_added_up_in_the_dtype_of_the_region(amp: SuiteAmp, ranks: RankGroup) -> None:
     """Forward reduces the low-precision output of the second layer; master weights and gradients are float32."""
     for answer in ranks.ask(ranks_tensor.step, settings(amp)):
         assert answer["sent"], "nothing was reduced"
@@ -75,7 +75,7 @@ def test_parts_are_added_up_in_the_dtype_of_the_region(amp: Amp, ranks: RankGrou
     amp.observe("tensor parallel/sent", [" ".join(call) for call in answer["sent"]], kind="dtype")
 
 
-def test_a_training_keeps_float32(amp: Amp, ranks: RankGroup) -> None:
+def test_a_training_keeps_float32(amp: SuiteAmp, ranks: RankGroup) -> None:
     """Train some steps of AdamW: every rank has the same losses, and the retained state is float32."""
     answers = ranks.ask(ranks_tensor.train, settings(amp, only=True))
     hold_ranks_agree(amp, answers, "weights", what="tensor parallel, training")
@@ -85,7 +85,7 @@ def test_a_training_keeps_float32(amp: Amp, ranks: RankGroup) -> None:
         assert answer["losses"][-1] < answer["losses"][0]
 
 
-def test_tables_have_the_bits_of_one_process(amp: Amp, ranks: RankGroup) -> None:
+def test_tables_have_the_bits_of_one_process(amp: SuiteAmp, ranks: RankGroup) -> None:
     """Embeddings split by tokens or by columns, in a region, are float32; each value comes unrounded from one rank."""
     table = ranks_tensor.table()
     expected = {"outputs": table["weight"][table["words"]], "gradient": torch.zeros_like(table["weight"])}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.distributed import RankGroup
 
 from . import ranks_uneven
@@ -14,7 +14,7 @@ from .models import SIZE, Tensors, gradients, loss, realised, rows_of
 
 
 @pytest.mark.parametrize("every", [True, False], ids=["divided by all", "divided by who is left"])
-def test_a_training_is_that_of_one_process(amp: Amp, ranks: RankGroup, *, every: bool) -> None:
+def test_a_training_is_that_of_one_process(amp: SuiteAmp, ranks: RankGroup, *, every: bool) -> None:
     """``join`` under autocast: losses and final weights of every rank, bit for bit; messages are float32 only."""
     arguments = settings(amp, divide_by_initial_world_size=every)
     answers = ranks.ask(ranks_uneven.train, arguments)
@@ -26,7 +26,7 @@ def test_a_training_is_that_of_one_process(amp: Amp, ranks: RankGroup, *, every:
         assert {dtype for _, *dtypes in answer["sent"] for dtype in dtypes} == {"float32"}
 
 
-def _in_one_process(amp: Amp, *, every: bool) -> tuple[list[list[float]], Tensors]:
+def _in_one_process(amp: SuiteAmp, *, every: bool) -> tuple[list[list[float]], Tensors]:
     """Return the mean over all ranks, or over those that have batches left."""
     instance = realised(amp.config.seed, amp.device.torch_device)
     rate, momentum = ranks_uneven.RATE, ranks_uneven.MOMENTUM

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.distributed import RankGroup
 
 from . import ranks_variations
@@ -49,7 +49,7 @@ def _cases() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(("name", "policy"), list(_cases()))
-def test_gradients_are_those_of_one_process(amp: Amp, ranks: RankGroup, name: str, policy: str) -> None:
+def test_gradients_are_those_of_one_process(amp: SuiteAmp, ranks: RankGroup, name: str, policy: str) -> None:
     """Bitwise equal; reductions have the policy's dtype, all-gathers that of the weights."""
     variation = _VARIATIONS[name]
     rule = (OF_FSDP2 if variation.unit == "FSDP2" else POLICIES)[policy]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.cases import lacks_lstm_kernel, zoo
 from pytest_amp.distributed import RankGroup
 from pytest_amp.numerics import run_step
@@ -28,7 +28,7 @@ def _cases(target: Target) -> Iterator[object]:
 
 @pytest.mark.parametrize("parallel", ["ddp", "fully_shard"])
 @pytest.mark.amp_parametrize("name", _cases)
-def test_a_step_is_that_of_one_process(amp: Amp, ranks: RankGroup, name: str, parallel: str) -> None:
+def test_a_step_is_that_of_one_process(amp: SuiteAmp, ranks: RankGroup, name: str, parallel: str) -> None:
     """Compare bit for bit: the mean of two equal gradients is the gradient."""
     if parallel == "fully_shard":
         needs_streams(amp)

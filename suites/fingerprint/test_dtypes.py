@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import pytest
 import torch
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.child_process import ExaminationFailed
 from pytest_amp.devices import DeviceKind
 from pytest_amp.failure import AmpFailure
@@ -20,19 +20,19 @@ from pytest_amp.run.targets import Target
 pytestmark = pytest.mark.amp(fake=True)
 
 
-def _entries(amp: Amp, sweep: FingerprintSweep) -> tuple[str, ...]:
+def _entries(amp: SuiteAmp, sweep: FingerprintSweep) -> tuple[str, ...]:
     try:
         return sweep.entries(amp.device)
     except NoEntries as unavailable:
         amp.missing("sweep", f"the operators of torch {torch.__version__} cannot be looked at: {unavailable}")
 
 
-def _expected(amp: Amp) -> dict[str, set[str | None]]:
+def _expected(amp: SuiteAmp) -> dict[str, set[str | None]]:
     real = amp.device.kind is DeviceKind.ACCELERATOR
     return load().expected(amp.device.type, amp.precision.name, torch.__version__, real=real)
 
 
-def _is_judged(amp: Amp) -> bool:
+def _is_judged(amp: SuiteAmp) -> bool:
     """Return whether unknown entries fail: on a release that the file covers, and elsewhere under --amp-strict."""
     real = amp.device.kind is DeviceKind.ACCELERATOR
     return load().covers(amp.device.type, torch.__version__, real=real) or amp.config.strict
@@ -43,7 +43,7 @@ def _groups(_target: Target) -> Iterable[str]:
 
 
 @pytest.mark.amp_parametrize("group", _groups)
-def test_every_entry_returns_the_known_dtypes(amp: Amp, group: str, sweep: FingerprintSweep) -> None:
+def test_every_entry_returns_the_known_dtypes(amp: SuiteAmp, group: str, sweep: FingerprintSweep) -> None:
     """Each pattern is: with autocast off, for float32 and low inputs | with autocast on, for the same."""
     names = [name for name in _entries(amp, sweep) if group_of(name) == group]
     losses = len(sweep.losses)
@@ -77,7 +77,7 @@ def test_every_entry_returns_the_known_dtypes(amp: Amp, group: str, sweep: Finge
         raise _together(amp, unlike_baseline)
 
 
-def _together(amp: Amp, failures: dict[str, AmpFailure]) -> AmpFailure:
+def _together(amp: SuiteAmp, failures: dict[str, AmpFailure]) -> AmpFailure:
     """Raise one failure that names every entry that differs from the baseline."""
     if len(failures) == 1:
         return next(iter(failures.values()))
@@ -96,12 +96,12 @@ def _together(amp: Amp, failures: dict[str, AmpFailure]) -> AmpFailure:
     )
 
 
-def _what(amp: Amp, differences: list[Difference], what: str) -> str:
+def _what(amp: SuiteAmp, differences: list[Difference], what: str) -> str:
     names = ", ".join(difference.name for difference in differences)
     return f"{len(differences)} under autocast({amp.device.type}, {amp.precision.dtype_name}) return {what}: {names}"
 
 
-def test_no_entry_is_new_or_gone(amp: Amp, sweep: FingerprintSweep) -> None:
+def test_no_entry_is_new_or_gone(amp: SuiteAmp, sweep: FingerprintSweep) -> None:
     """Unknown or missing entries fail on a known release; on another one they are recorded, and fail if strict."""
     names, expected = _entries(amp, sweep), _expected(amp)
     new = [name for name in names if name not in expected] if expected else []

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.data_files.releases import release_of
 from pytest_amp.rules.registry import read_registry
 from pytest_amp.rules.spec import Coverage, Rule, expected
@@ -19,17 +19,17 @@ pytestmark = pytest.mark.amp(fake=True)
 FLOAT32_RULES = ("fp32", "fp32_set_opt_dtype", "fp32_append_dtype")
 
 
-def _rules(amp: Amp) -> dict[str, Rule]:
+def _rules(amp: SuiteAmp) -> dict[str, Rule]:
     if read_registry(amp.device.type).coverage is Coverage.UNKNOWN_DEVICE:
         pytest.skip(f"no rules are known for {amp.device.type}")
     return expected(amp.device.type, torch.__version__)
 
 
-def _low(amp: Amp, *shape: int) -> torch.Tensor:
+def _low(amp: SuiteAmp, *shape: int) -> torch.Tensor:
     return torch.ones(*shape, device=amp.device.torch_device, dtype=amp.dtype)
 
 
-def test_one_list_does_not_serve_all_devices(amp: Amp) -> None:
+def test_one_list_does_not_serve_all_devices(amp: SuiteAmp) -> None:
     here, other = _rules(amp), expected("cuda" if amp.device.type == "cpu" else "cpu", torch.__version__)
     both = here.keys() & other.keys()
     assert here.keys() - other.keys()
@@ -38,7 +38,7 @@ def test_one_list_does_not_serve_all_devices(amp: Amp) -> None:
 
 
 @pytest.mark.parametrize("name", ["layer_norm", "softmax.int", "log_softmax.int", "sum", "exp"])
-def test_what_is_called_always_float32_is_so_where_there_is_a_rule(amp: Amp, name: str) -> None:
+def test_what_is_called_always_float32_is_so_where_there_is_a_rule(amp: SuiteAmp, name: str) -> None:
     """CUDA has a rule; a CPU has none, and a low-precision input stays low-precision."""
     rule = _rules(amp).get(f"aten::{name}")
     has_one = rule is not None and rule.name.value in FLOAT32_RULES
@@ -56,7 +56,7 @@ def test_what_is_called_always_float32_is_so_where_there_is_a_rule(amp: Amp, nam
         assert operators[name](_low(amp, 4, 8)).dtype is (amp.dtype if rule is None else torch.float32)
 
 
-def test_a_product_returns_the_low_dtype_and_not_float32(amp: Amp) -> None:
+def test_a_product_returns_the_low_dtype_and_not_float32(amp: SuiteAmp) -> None:
     with amp.device.tensors(), amp.autocast():
         wide = torch.ones(4, 4, device=amp.device.torch_device)
         assert (wide @ wide).dtype is amp.dtype
@@ -64,7 +64,7 @@ def test_a_product_returns_the_low_dtype_and_not_float32(amp: Amp) -> None:
 
 
 @pytest.mark.parametrize("name", ["relu", "gelu", "silu", "dropout"])
-def test_activations_are_on_no_list(amp: Amp, name: str) -> None:
+def test_activations_are_on_no_list(amp: SuiteAmp, name: str) -> None:
     assert f"aten::{name}" not in _rules(amp)
     operator = getattr(functional, name)
     with amp.device.tensors(), amp.autocast():
@@ -72,20 +72,20 @@ def test_activations_are_on_no_list(amp: Amp, name: str) -> None:
         assert operator(torch.ones(4, device=amp.device.torch_device)).dtype is torch.float32
 
 
-def test_attention_weights_in_float32_meet_values_in_the_low_dtype(amp: Amp) -> None:
+def test_attention_weights_in_float32_meet_values_in_the_low_dtype(amp: SuiteAmp) -> None:
     """Products of mixed dtypes do not exist: autocast rounds the weights to the low dtype, too."""
     with amp.device.tensors(), amp.autocast():
         weights = torch.ones(2, 4, 4, device=amp.device.torch_device)
         assert torch.bmm(weights, _low(amp, 2, 4, 8)).dtype is amp.dtype
 
 
-def test_softmax_is_on_no_list_of_low_precision(amp: Amp) -> None:
+def test_softmax_is_on_no_list_of_low_precision(amp: SuiteAmp) -> None:
     """Apex called float32's list black and the low one white; torch's documentation uses neither colour."""
     rule = _rules(amp).get("aten::softmax.int")
     assert rule is None or rule.name.value != "lower_precision_fp"
 
 
-def test_regions_of_mps_exist(amp: Amp) -> None:
+def test_regions_of_mps_exist(amp: SuiteAmp) -> None:
     """MPS has regions since torch 2.5."""
     if amp.device.type != "mps":
         assert expected("mps", torch.__version__)

@@ -9,22 +9,22 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.precision import TF32
 
 BF16 = pytest.mark.amp(dtypes=["bf16"])
 FP16 = pytest.mark.amp(dtypes=["fp16"])
 
 
-def _model(amp: Amp) -> nn.Module:
+def _model(amp: SuiteAmp) -> nn.Module:
     return nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.LayerNorm(32), nn.Linear(32, 4)).to(amp.device.torch_device)
 
 
-def _input(amp: Amp) -> torch.Tensor:
+def _input(amp: SuiteAmp) -> torch.Tensor:
     return torch.randn(8, 16).to(amp.device.torch_device)
 
 
-def _loss(amp: Amp, model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+def _loss(amp: SuiteAmp, model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
     with amp.autocast():
         loss: torch.Tensor = model(batch).float().square().mean()
     return loss
@@ -34,7 +34,7 @@ def _gradients(model: nn.Module) -> list[torch.Tensor]:
     return [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
 
 
-def test_autocast_changes_no_parameter(amp: Amp) -> None:
+def test_autocast_changes_no_parameter(amp: SuiteAmp) -> None:
     model = _model(amp)
     before = copy.deepcopy(model.state_dict())
     _loss(amp, model, _input(amp)).backward()
@@ -43,7 +43,7 @@ def test_autocast_changes_no_parameter(amp: Amp) -> None:
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
-def test_backward_needs_no_region(amp: Amp) -> None:
+def test_backward_needs_no_region(amp: SuiteAmp) -> None:
     """Each operator runs backward in the dtype of its forward, within a region and outside, bit for bit."""
     inside, batch = _model(amp), _input(amp)
     outside = copy.deepcopy(inside)
@@ -55,7 +55,7 @@ def test_backward_needs_no_region(amp: Amp) -> None:
 
 
 @BF16
-def test_a_scaled_loss_keeps_no_more_bits_in_bf16(amp: Amp) -> None:
+def test_a_scaled_loss_keeps_no_more_bits_in_bf16(amp: SuiteAmp) -> None:
     """A power of two changes exponents and no mantissa: the unscaled gradients are bitwise the same."""
     plain, batch = _model(amp), _input(amp)
     scaled = copy.deepcopy(plain)
@@ -65,7 +65,7 @@ def test_a_scaled_loss_keeps_no_more_bits_in_bf16(amp: Amp) -> None:
 
 
 @BF16
-def test_a_scaler_is_not_needed_in_bf16_and_is_not_without_effect(amp: Amp) -> None:
+def test_a_scaler_is_not_needed_in_bf16_and_is_not_without_effect(amp: SuiteAmp) -> None:
     """A scaler in bf16 scales and skips as in fp16: a step whose gradient is inf is not taken."""
     model = _model(amp)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -80,7 +80,7 @@ def test_a_scaler_is_not_needed_in_bf16_and_is_not_without_effect(amp: Amp) -> N
 
 
 @FP16
-def test_the_range_of_fp16(amp: Amp) -> None:
+def test_the_range_of_fp16(amp: SuiteAmp) -> None:
     """fp16 has full precision from 6.1e-5 to 65504, and fewer bits down to 6.0e-8."""
     device = amp.device.torch_device
     for value, representable in (
@@ -94,7 +94,7 @@ def test_the_range_of_fp16(amp: Amp) -> None:
 
 
 @BF16
-def test_pi_in_bf16(amp: Amp) -> None:
+def test_pi_in_bf16(amp: SuiteAmp) -> None:
     """The nearest value to pi is 3.140625, which is pi to three digits: its neighbours are 0.0156 away."""
     steps = torch.arange(3.0, 3.5, 2**-6, device=amp.device.torch_device)
     assert torch.equal(steps.to(torch.bfloat16).float(), steps)  # all bf16 values there
@@ -103,7 +103,7 @@ def test_pi_in_bf16(amp: Amp) -> None:
     assert 9e-4 < abs(nearest - math.pi) < 1e-3
 
 
-def test_tf32_is_stored_in_32_bits(amp: Amp) -> None:
+def test_tf32_is_stored_in_32_bits(amp: SuiteAmp) -> None:
     """1 + 8 + 10 bits take part in a product; the tensor is float32, and TF32 has no dtype."""
     assert TF32.dtype_name == "float32"
     assert not hasattr(torch, "tfloat32")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import torch
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.data_files.releases import release_of
 from pytest_amp.failure import AmpFailure
 from pytest_amp.formats import FLOAT8_E4M3FN, FLOAT8_E5M2, FORMATS, Format, Overflow, converted
@@ -44,7 +44,7 @@ def saturates(device_type: str) -> bool:
     return device_type in {"cpu", "cuda"} and release_of(torch.__version__) >= SATURATES_SINCE
 
 
-def tensor_of(values: Doubles, amp: Amp, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+def tensor_of(values: Doubles, amp: SuiteAmp, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     """Return a tensor on the device; each of ``values`` must be representable in ``dtype``."""
     result = torch.from_numpy(values).to(dtype)
     back = result.double().numpy()
@@ -119,7 +119,7 @@ CONVERSIONS: dict[str, Conversion] = {
 }
 
 
-def hold(amp: Amp, form: Format, inputs: Doubles, actual: torch.Tensor, *, way: str) -> None:
+def hold(amp: SuiteAmp, form: Format, inputs: Doubles, actual: torch.Tensor, *, way: str) -> None:
     """Raise AmpFailure unless ``actual``, of ``form``, is each of ``inputs`` rounded once, to nearest even."""
     expected = form.round(inputs, overflow_of(form, amp.device.type))
     values = converted(actual, form)

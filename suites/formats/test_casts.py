@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.formats import FORMATS, converted, neighbours
 
 from .numbers import spread, tensor_of
 
 
 @pytest.mark.amp_parametrize("name", lambda target: [target.precision.name])
-def test_autocasts_own_casts_round_so(amp: Amp, name: str) -> None:
+def test_autocasts_own_casts_round_so(amp: SuiteAmp, name: str) -> None:
     """A product with the identity under autocast returns the input, rounded once by autocast's cast."""
     form = FORMATS[name]
     near = neighbours(form)

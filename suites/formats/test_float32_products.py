@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.nn import functional as f
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.failure import AmpFailure
 from pytest_amp.formats import FP32, TF32, product_of, visible_bits
 from pytest_amp.precision.float32 import float32_precision, has_fp32_precision
@@ -52,7 +52,7 @@ _PRODUCTS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
 }
 
 
-def _error(amp: Amp, product: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> float:
+def _error(amp: SuiteAmp, product: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> float:
     """Return the relative L2 distance of a float32 product from that in float64."""
     torch.manual_seed(amp.config.seed)
     a, b = torch.randn(_ROWS, _LENGTH), torch.randn(_LENGTH, _ROWS)
@@ -129,7 +129,7 @@ _FOR_CPU = [name for name in _SWITCHES if "medium" not in name]
 @ON_CPU
 @pytest.mark.parametrize("product", _PRODUCTS)
 @pytest.mark.parametrize("switch", _FOR_CPU)
-def test_a_cpu_has_no_tf32(amp: Amp, product: str, switch: str) -> None:
+def test_a_cpu_has_no_tf32(amp: SuiteAmp, product: str, switch: str) -> None:
     """Whatever CUDA's switches say, a CPU's results keep the same bits, and those of float32."""
     with _switched(_SWITCHES[switch]) as write:
         errors = []
@@ -147,12 +147,12 @@ def test_a_cpu_has_no_tf32(amp: Amp, product: str, switch: str) -> None:
 
 
 @ON_CPU
-def test_a_cpu_product_sees_every_bit(amp: Amp) -> None:
+def test_a_cpu_product_sees_every_bit(amp: SuiteAmp) -> None:
     assert visible_bits(amp.device.torch_device, torch.float32) == FP32.mantissa_bits
 
 
 @pytest.mark.amp(dtypes=["fp32"])
-def test_the_defaults(amp: Amp) -> None:
+def test_the_defaults(amp: SuiteAmp) -> None:
     """Defaults are IEEE for products, TF32 for cuDNN's convolutions (pytorch/pytorch#67384): TF32 was not left on."""
     actual = _older(), torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
     if actual != ("ieee", "highest", True):
@@ -168,7 +168,7 @@ def test_the_defaults(amp: Amp) -> None:
 
 @pytest.mark.amp(dtypes=["fp32"])
 @pytest.mark.parametrize("older", [name for name, switch in _SWITCHES.items() if not switch.newer])
-def test_the_older_switch_moves_the_newer_one(amp: Amp, older: str) -> None:
+def test_the_older_switch_moves_the_newer_one(amp: SuiteAmp, older: str) -> None:
     """The switch that was written last decides, and the newer one reports the setting (pytorch/pytorch#67384)."""
     with _switched(_SWITCHES["cuda.matmul.fp32_precision"]) as write:
         for first, last in (("ieee", "tf32"), ("tf32", "ieee")):
@@ -182,7 +182,7 @@ def test_the_older_switch_moves_the_newer_one(amp: Amp, older: str) -> None:
 @ON_CUDA
 @pytest.mark.parametrize("product", _PRODUCTS)
 @pytest.mark.parametrize("switch", _SWITCHES)
-def test_the_switch_changes_the_error(amp: Amp, product: str, switch: str) -> None:
+def test_the_switch_changes_the_error(amp: SuiteAmp, product: str, switch: str) -> None:
     """The error is float32's rounding while off, that of ten-bit mantissas while on, and float32's again."""
     with _switched(_SWITCHES[switch]) as write:
         actual = {}
@@ -203,7 +203,7 @@ def test_the_switch_changes_the_error(amp: Amp, product: str, switch: str) -> No
 
 
 @ON_CUDA
-def test_tf32_is_ten_bits_with_the_range_of_float32(amp: Amp) -> None:
+def test_tf32_is_ten_bits_with_the_range_of_float32(amp: SuiteAmp) -> None:
     """Measure the hardware: the last bit of the inputs that affects a product, and the ends of the range."""
     device = amp.device.torch_device
     with float32_precision("tf32"):
@@ -219,7 +219,7 @@ def test_tf32_is_ten_bits_with_the_range_of_float32(amp: Amp) -> None:
 
 
 @ON_CUDA
-def test_how_tf32_rounds(amp: Amp) -> None:
+def test_how_tf32_rounds(amp: SuiteAmp) -> None:
     """Rounding is to one of the two neighbours; record which: to the nearest even on an H200 (docs/formats.md)."""
     step = TF32.eps
     inputs = [1 + step / 4, 1 + step / 2, 1 + 3 * step / 4, 1 + 3 * step / 2, -1 - step / 2, -1 - 3 * step / 4]
@@ -234,7 +234,7 @@ def test_how_tf32_rounds(amp: Amp) -> None:
 
 
 @ON_CUDA
-def test_low_products_do_not_ask_for_tf32(amp: Amp) -> None:
+def test_low_products_do_not_ask_for_tf32(amp: SuiteAmp) -> None:
     """The switches change no bit under autocast."""
     torch.manual_seed(amp.config.seed)
     a, b = (torch.randn(_ROWS, _ROWS, device=amp.device.torch_device) for _ in range(2))

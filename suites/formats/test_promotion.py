@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.data_files.releases import release_of
 from pytest_amp.failure import AmpFailure
 from pytest_amp.precision import dtype_name
@@ -43,7 +43,7 @@ ASKED: dict[str, Asked] = {
 }
 
 
-def _expect(amp: Amp, what: str, actual: torch.dtype, expected: torch.dtype) -> None:
+def _expect(amp: SuiteAmp, what: str, actual: torch.dtype, expected: torch.dtype) -> None:
     if actual is not expected:
         raise AmpFailure(
             f"{what} is {dtype_name(actual)} on {amp.target.id}",
@@ -56,7 +56,7 @@ def _expect(amp: Amp, what: str, actual: torch.dtype, expected: torch.dtype) -> 
 
 @pytest.mark.parametrize("other", MET[BF16], ids=dtype_name)
 @pytest.mark.parametrize("way", ASKED)
-def test_two_dtypes_make_the_one_that_holds_both(amp: Amp, way: str, other: torch.dtype) -> None:
+def test_two_dtypes_make_the_one_that_holds_both(amp: SuiteAmp, way: str, other: torch.dtype) -> None:
     """Ask for the result by dtype, by tensor, and by operators, in either order."""
     device = amp.device.torch_device
     low, beside = torch.ones(3, dtype=amp.dtype, device=device), torch.ones(3, dtype=other, device=device)
@@ -82,7 +82,7 @@ SCALARS: dict[str, tuple[Any, bool]] = {
 
 
 @pytest.mark.parametrize("scalar", SCALARS)
-def test_a_scalar_leaves_a_low_tensor_low(amp: Amp, scalar: str) -> None:
+def test_a_scalar_leaves_a_low_tensor_low(amp: SuiteAmp, scalar: str) -> None:
     """Declared and actual dtype agree; a complex scalar makes the result complex, of the same width if one exists."""
     value, is_complex = SCALARS[scalar]
     low = torch.ones(3, dtype=amp.dtype, device=amp.device.torch_device)
@@ -98,7 +98,7 @@ def test_a_scalar_leaves_a_low_tensor_low(amp: Amp, scalar: str) -> None:
 
 
 @pytest.mark.parametrize("other", MET[BF16], ids=dtype_name)
-def test_what_can_be_cast_is_what_results_may_be_written_to(amp: Amp, other: torch.dtype) -> None:
+def test_what_can_be_cast_is_what_results_may_be_written_to(amp: SuiteAmp, other: torch.dtype) -> None:
     """``can_cast`` considers the kind of number alone; ``out=`` and ``add_`` obey it."""
     low = torch.ones(3, dtype=amp.dtype, device=amp.device.torch_device)
     target = torch.ones(3, dtype=other, device=amp.device.torch_device)
@@ -113,7 +113,7 @@ def test_what_can_be_cast_is_what_results_may_be_written_to(amp: Amp, other: tor
             target.add_(low)
 
 
-def test_products_of_two_dtypes_are_refused_and_not_promoted(amp: Amp) -> None:
+def test_products_of_two_dtypes_are_refused_and_not_promoted(amp: SuiteAmp) -> None:
     """Only autocast unifies mixed dtypes, and computes a product in its own."""
     device = amp.device.torch_device
     low = torch.ones(4, 4, dtype=amp.dtype, device=device)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.devices import DeviceKind
 from pytest_amp.failure import AmpFailure
 
@@ -27,7 +27,7 @@ def _claims(**keywords: bool) -> bool:
 
 
 @pytest.mark.parametrize("emulation", [None, True, False], ids=["asked", "with emulation", "without"])
-def test_cuda_supports_bf16_where_it_says_so(amp: Amp, *, emulation: bool | None) -> None:
+def test_cuda_supports_bf16_where_it_says_so(amp: SuiteAmp, *, emulation: bool | None) -> None:
     """``torch.cuda.is_bf16_supported``, also on a machine without CUDA, may claim only what computes.
 
     Without emulation it means hardware support (compute capability 8.0), so that it may deny a dtype that works.
@@ -47,7 +47,7 @@ def test_cuda_supports_bf16_where_it_says_so(amp: Amp, *, emulation: bool | None
     amp.observe(f"is_bf16_supported/{emulation}", claimed, kind="state")
 
 
-def test_autocast_takes_what_the_device_computes(amp: Amp) -> None:
+def test_autocast_takes_what_the_device_computes(amp: SuiteAmp) -> None:
     """The device computes the dtype under test, and a region in it stays on and returns it."""
     assert torch.amp.is_autocast_available(amp.device.type)
     assert _computes(amp.dtype, amp.device.torch_device)
@@ -59,13 +59,13 @@ def test_autocast_takes_what_the_device_computes(amp: Amp) -> None:
 
 @pytest.mark.amp(devices=["cpu"])  # CUDA does not look at the dtype, beyond asking bf16's support (torch 2.11)
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2, torch.float64], ids=str)
-def test_a_region_refuses_other_dtypes(amp: Amp, dtype: torch.dtype) -> None:
+def test_a_region_refuses_other_dtypes(amp: SuiteAmp, dtype: torch.dtype) -> None:
     """A region with an unsupported dtype warns, and is off: no operator has a rule for eight bits."""
     with pytest.warns(UserWarning, match=r"(?i)autocast"), torch.autocast(amp.device.type, dtype):
         assert not torch.is_autocast_enabled(amp.device.type)
 
 
-def test_the_default_autocast_dtype_computes(amp: Amp) -> None:
+def test_the_default_autocast_dtype_computes(amp: SuiteAmp) -> None:
     """A region without a dtype gets fp16 on CUDA, bf16 on the CPU (at::autocast::get_autocast_dtype)."""
     default = torch.get_autocast_dtype(amp.device.type)
     expected = {"cpu": torch.bfloat16, "cuda": torch.float16, "xpu": torch.float16}.get(amp.device.type, default)
@@ -73,7 +73,7 @@ def test_the_default_autocast_dtype_computes(amp: Amp) -> None:
     assert _computes(default, amp.device.torch_device)
 
 
-def test_tf32_is_claimed_by_hardware_that_has_it(amp: Amp) -> None:
+def test_tf32_is_claimed_by_hardware_that_has_it(amp: SuiteAmp) -> None:
     """``torch.cuda.is_tf32_supported`` (torch 2.7) is False without CUDA, True from compute capability 8.0 on."""
     query = getattr(torch.cuda, "is_tf32_supported", None)
     if query is None:

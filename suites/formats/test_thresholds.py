@@ -8,28 +8,28 @@ import numpy as np
 import pytest
 import torch
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.failure import AmpFailure
 from pytest_amp.formats import FLOAT8_E4M3FN, FORMATS, Format, Overflow, converted
 
 from .numbers import CONVERSIONS, low_formats, overflow_of, own, tensor_of
 
 
-def _over(form: Format, amp: Amp, value: float) -> float:
+def _over(form: Format, amp: SuiteAmp, value: float) -> float:
     """Return the conversion of ``value``, which is too large."""
     if overflow_of(form, amp.device.type) is Overflow.SATURATE:
         return math.copysign(form.max, value)
     return math.copysign(math.inf, value) if form.infinities else math.nan
 
 
-def _convert(amp: Amp, form: Format, value: float, way: str) -> float:
+def _convert(amp: SuiteAmp, form: Format, value: float, way: str) -> float:
     """Convert ``value``; a whole vector of it, so that vector loops are reached where there are any."""
     actual = converted(CONVERSIONS[way](tensor_of(np.full(80, value), amp), form.dtype), form)
     assert len({repr(value) for value in actual.tolist()}) == 1, "one number becomes several, by where it stands"
     return float(actual[0])
 
 
-def _hold(amp: Amp, form: Format, value: float, expected: float, way: str) -> None:
+def _hold(amp: SuiteAmp, form: Format, value: float, expected: float, way: str) -> None:
     actual = _convert(amp, form, value, way)
     if actual == expected or (math.isnan(actual) and math.isnan(expected)):
         return
@@ -44,7 +44,7 @@ def _hold(amp: Amp, form: Format, value: float, expected: float, way: str) -> No
 
 @pytest.mark.parametrize("way", CONVERSIONS)
 @pytest.mark.amp_parametrize("name", low_formats)
-def test_what_is_too_large(amp: Amp, name: str, way: str) -> None:
+def test_what_is_too_large(amp: SuiteAmp, name: str, way: str) -> None:
     """The largest value stays, up to half a step above it; the next float32 becomes infinity, NaN, or the largest."""
     form = FORMATS[name]
     last, tie = form.max, form.overflows_at
@@ -61,7 +61,7 @@ def test_what_is_too_large(amp: Amp, name: str, way: str) -> None:
 
 @pytest.mark.parametrize("way", CONVERSIONS)
 @pytest.mark.amp_parametrize("name", low_formats)
-def test_what_is_too_small(amp: Amp, name: str, way: str) -> None:
+def test_what_is_too_small(amp: SuiteAmp, name: str, way: str) -> None:
     """Subnormal values are kept; half of the smallest is zero, the next float32 above it is not; zeros keep signs."""
     form = FORMATS[name]
     least = form.smallest_subnormal
@@ -75,7 +75,7 @@ def test_what_is_too_small(amp: Amp, name: str, way: str) -> None:
 
 @pytest.mark.parametrize("way", CONVERSIONS)
 @pytest.mark.amp_parametrize("name", low_formats)
-def test_nan_stays_nan(amp: Amp, name: str, way: str) -> None:
+def test_nan_stays_nan(amp: SuiteAmp, name: str, way: str) -> None:
     """Convert NaN of every payload and sign: one with only low bits set must not become an infinity."""
     form = FORMATS[name]
     payloads = [0x7F800001, 0x7FC00000, 0x7FFFFFFF, -0x007FFFFF, -0x00400000, -1, 0x7F800100]
@@ -85,7 +85,7 @@ def test_nan_stays_nan(amp: Amp, name: str, way: str) -> None:
 
 
 @pytest.mark.amp(dtypes=["fp16"])
-def test_the_thresholds_of_fp16(amp: Amp) -> None:
+def test_the_thresholds_of_fp16(amp: SuiteAmp) -> None:
     """The well-known values 65504, 65520, 2**-14, 2**-24 and 2**-25 hold in products as in conversions."""
     one = torch.ones(16, 16, device=amp.device.torch_device)
     assert _convert(amp, own(amp.precision), 65519.99609375, "to") == 65504.0
@@ -103,7 +103,7 @@ def test_the_thresholds_of_fp16(amp: Amp) -> None:
 
 
 @pytest.mark.amp(dtypes=["bf16"])
-def test_bf16_has_the_range_of_float32(amp: Amp) -> None:
+def test_bf16_has_the_range_of_float32(amp: SuiteAmp) -> None:
     """Values that overflow or underflow in fp16 are normal; conversion loses digits, and never the exponent."""
     exponents = torch.arange(-126, 128, dtype=torch.float64)
     powers = torch.exp2(exponents).float().to(amp.device.torch_device)
@@ -112,7 +112,7 @@ def test_bf16_has_the_range_of_float32(amp: Amp) -> None:
 
 
 @pytest.mark.amp(dtypes=["fp16"])
-def test_the_first_loss_scale_moves_gradients_into_range(amp: Amp) -> None:
+def test_the_first_loss_scale_moves_gradients_into_range(amp: SuiteAmp) -> None:
     """GradScaler's 2**16 makes a gradient of 2**-40 exact in fp16, where it is zero without; 2**0 overflows with it."""
     gradient = torch.tensor([2.0**-40, 2.0**-25, 1.0], device=amp.device.torch_device)
     assert gradient.half().tolist() == [0.0, 0.0, 1.0]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import torch
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.cases import Case
 from pytest_amp.failure import AmpFailure
 from pytest_amp.rules.spec import RuleName, expected
@@ -41,7 +41,7 @@ def module_dtypes(case: Case, device_type: str, low: torch.dtype) -> dict[str, t
 
 
 def expect_near(  # noqa: PLR0913  # the parts of a failure
-    amp: Amp,
+    amp: SuiteAmp,
     what: str,
     errors: Mapping[str, float],
     limits: Mapping[str, float],

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.cases import Case, Realised, decoder, loss_of, mlp
 from pytest_amp.devices import DeviceKind
 from pytest_amp.numerics import is_hollow, predict, relative_error, run_step
@@ -21,7 +21,7 @@ def parts(realised: Realised, count: int) -> list[dict[str, Tensor]]:
     return [{name: values[index] for name, values in chunks.items()} for index in range(count)]
 
 
-def accumulated(amp: Amp, case: Case, model: nn.Module, batches: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+def accumulated(amp: SuiteAmp, case: Case, model: nn.Module, batches: list[dict[str, Tensor]]) -> dict[str, Tensor]:
     """Return gradients of the mean loss over ``batches``, each in a region of its own."""
     for batch in batches:
         with amp.autocast():
@@ -34,7 +34,7 @@ def accumulated(amp: Amp, case: Case, model: nn.Module, batches: list[dict[str, 
 SCALE = 2.0**12
 
 
-def test_sums_of_micro_batches_stay_in_float32(amp: Amp) -> None:
+def test_sums_of_micro_batches_stay_in_float32(amp: SuiteAmp) -> None:
     """Accumulate 32 parts of one row: the result is exactly the float32 sum of the parts' own gradients."""
     case, device = mlp(), amp.device.torch_device
     origin = case.realise(seed=amp.config.seed).on(device)
@@ -55,7 +55,7 @@ def test_sums_of_micro_batches_stay_in_float32(amp: Amp) -> None:
         assert not is_hollow(value, amp.dtype), f"{name} was rounded to {amp.dtype} when it was added up"
 
 
-def test_micro_batches_equal_one_batch(amp: Amp) -> None:
+def test_micro_batches_equal_one_batch(amp: SuiteAmp) -> None:
     """Compare within the noise of one batch: accumulation rounds each part, and averages the errors."""
     case, device = mlp(), amp.device.torch_device
     origin = case.realise(seed=amp.config.seed)
@@ -95,7 +95,7 @@ class Checkpointed(nn.Module):
 
 
 @pytest.mark.parametrize("reentrant", [False, True], ids=["non_reentrant", "reentrant"])
-def test_checkpointed_equals_plain(amp: Amp, *, reentrant: bool) -> None:
+def test_checkpointed_equals_plain(amp: SuiteAmp, *, reentrant: bool) -> None:
     """Compare bitwise on a CPU; on an accelerator within one rounding, since its backward may sum in any order."""
     case, device = decoder(), amp.device.torch_device
     origin = case.realise(seed=amp.config.seed)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.numerics import relative_error
 from pytest_amp.precision import dtype_name
 from pytest_amp.run.targets import Target
@@ -64,7 +64,7 @@ def masks(kind: str, device: torch.device) -> tuple[Tensor | None, Tensor | None
 
 
 @pytest.mark.amp_parametrize("mode", modes)
-def test_encoder(amp: Amp, mode: Mode) -> None:
+def test_encoder(amp: SuiteAmp, mode: Mode) -> None:
     """The encoder runs, and is as near float32 as rounding allows; its dtype is recorded."""
     device = amp.device.torch_device
     mask, padding = masks(mode.mask, device)
@@ -98,7 +98,7 @@ MOST = 3.0
 
 @pytest.mark.parametrize("weights", [False, True], ids=["fused", "with_weights"])
 @pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
-def test_masks_of_all_dtypes_mean_the_same(amp: Amp, *, weights: bool, training: bool) -> None:
+def test_masks_of_all_dtypes_mean_the_same(amp: SuiteAmp, *, weights: bool, training: bool) -> None:
     """Boolean, float32 and low-precision masks give the same result (pytorch/pytorch#99012, #111276)."""
     device = amp.device.torch_device
     attention = nn.MultiheadAttention(WIDTH, 4).to(device).train(training)

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as f
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.numerics import relative_error
 
 
-def test_a_hook_sees_a_gradient_of_its_tensors_dtype(amp: Amp) -> None:
+def test_a_hook_sees_a_gradient_of_its_tensors_dtype(amp: SuiteAmp) -> None:
     """Hooks see float32 gradients of a parameter, and low-precision gradients of a low-precision result."""
     layer = nn.Linear(8, 8).to(amp.device.torch_device)
     dtypes: dict[str, torch.dtype] = {}
@@ -31,7 +31,7 @@ def test_a_hook_sees_a_gradient_of_its_tensors_dtype(amp: Amp) -> None:
     assert dtypes == {"low": amp.dtype, "weight": torch.float32, "input": torch.float32}
 
 
-def test_grad_gives_what_backward_leaves(amp: Amp) -> None:
+def test_grad_gives_what_backward_leaves(amp: SuiteAmp) -> None:
     """``torch.autograd.grad`` has the bits of backward, in full float32, also of a weight used inside and outside."""
     device = amp.device.torch_device
     layer, x = nn.Linear(24, 24).to(device), torch.randn(32, 24, device=device)
@@ -90,7 +90,7 @@ SECOND: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 @pytest.mark.parametrize("function", SECOND)
-def test_second_derivatives(amp: Amp, function: str) -> None:
+def test_second_derivatives(amp: SuiteAmp, function: str) -> None:
     """The penalty on a gradient, as in WGAN-GP, has the same gradients of the weights as in float64."""
     values, weights = (torch.empty(0), torch.empty(0)), torch.empty(0)
     apply = SECOND[function]
@@ -129,7 +129,7 @@ def test_second_derivatives(amp: Amp, function: str) -> None:
 FEW = 12.0
 
 
-def test_padding_rows_of_embeddings_get_no_gradient(amp: Amp) -> None:
+def test_padding_rows_of_embeddings_get_no_gradient(amp: SuiteAmp) -> None:
     device = amp.device.torch_device
     indices = torch.tensor([[0, 3, 5], [5, 0, 1]], device=device)
     for embedding in (nn.Embedding(8, 16, padding_idx=0), nn.EmbeddingBag(8, 16, padding_idx=0, mode="sum")):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as f
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.cases import lacks_lstm_kernel
 from pytest_amp.run.targets import Target
 
@@ -25,7 +25,7 @@ DROPOUTS: dict[str, Callable[[Tensor], Tensor]] = {
 
 @pytest.mark.parametrize("of", ["low", "float32"])
 @pytest.mark.parametrize("name", ["dropout", "dropout2d"])
-def test_both_directions_drop_the_same(amp: Amp, name: str, of: str) -> None:
+def test_both_directions_drop_the_same(amp: SuiteAmp, name: str, of: str) -> None:
     values = torch.rand(64, 128, device=amp.device.torch_device) + 0.5
     leaf = values.to(amp.dtype if of == "low" else torch.float32).requires_grad_()
     with amp.autocast():
@@ -42,7 +42,7 @@ def test_both_directions_drop_the_same(amp: Amp, name: str, of: str) -> None:
 
 
 @pytest.mark.parametrize("name", DROPOUTS)
-def test_the_share_that_is_dropped(amp: Amp, name: str) -> None:
+def test_the_share_that_is_dropped(amp: SuiteAmp, name: str) -> None:
     """The dropped share is within five standard deviations of P, also for a mask that is drawn per channel."""
     with amp.autocast():
         result = DROPOUTS[name](torch.ones(64, 128, device=amp.device.torch_device, dtype=amp.dtype))
@@ -52,7 +52,7 @@ def test_the_share_that_is_dropped(amp: Amp, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", DROPOUTS)
-def test_each_call_draws_anew(amp: Amp, name: str) -> None:
+def test_each_call_draws_anew(amp: SuiteAmp, name: str) -> None:
     values = torch.ones(64, 128, device=amp.device.torch_device, dtype=amp.dtype)
     with amp.autocast():
         one, other = (DROPOUTS[name](values) for _ in range(2))
@@ -60,7 +60,7 @@ def test_each_call_draws_anew(amp: Amp, name: str) -> None:
 
 
 @pytest.mark.parametrize("of", ["low", "float32"])
-def test_all_or_nothing(amp: Amp, of: str) -> None:
+def test_all_or_nothing(amp: SuiteAmp, of: str) -> None:
     """Dropout with p=1 leaves nothing, forward and backward; p=0 leaves every bit."""
     values = torch.randn(64, 128).to(amp.device.torch_device, amp.dtype if of == "low" else torch.float32)
     for p, retained in ((1.0, torch.zeros_like(values)), (0.0, values)):
@@ -73,7 +73,7 @@ def test_all_or_nothing(amp: Amp, of: str) -> None:
         assert torch.equal(leaf.grad, torch.full_like(leaf, 1 - p)), f"p={p} gives another gradient"
 
 
-def test_evaluation_drops_nothing(amp: Amp) -> None:
+def test_evaluation_drops_nothing(amp: SuiteAmp) -> None:
     values = torch.randn(64, 128, device=amp.device.torch_device)
     with amp.autocast():
         assert torch.equal(f.dropout(values, P, training=False), values)
@@ -111,7 +111,7 @@ def _recurrent(target: Target) -> Iterator[object]:
 
 
 @pytest.mark.amp_parametrize("kind", _recurrent)
-def test_recurrent_layers_drop_between_their_layers(amp: Amp, kind: type[nn.RNNBase]) -> None:
+def test_recurrent_layers_drop_between_their_layers(amp: SuiteAmp, kind: type[nn.RNNBase]) -> None:
     """Layers drop P of the values, each independently, the same forward and backward; none in evaluation mode."""
     device = amp.device.torch_device
     layer = _units(kind).to(device)

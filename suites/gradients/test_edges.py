@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as f
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.data_files.releases import holds_in, release_of
 from pytest_amp.run.targets import Target
 
@@ -121,7 +121,7 @@ def edges(target: Target) -> Iterator[object]:
 
 @pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")
 @pytest.mark.amp_parametrize("name", edges)
-def test_edges_are_finite(amp: Amp, name: str) -> None:
+def test_edges_are_finite(amp: SuiteAmp, name: str) -> None:
     """Results are finite forward and backward, from a weight whose gradient is float32."""
     edge = EDGES[name]
     device = amp.device.torch_device
@@ -140,7 +140,7 @@ def test_edges_are_finite(amp: Amp, name: str) -> None:
     assert weight.grad.isfinite().all(), "the gradient is not finite"
 
 
-def test_statistics_beyond_the_range(amp: Amp) -> None:
+def test_statistics_beyond_the_range(amp: SuiteAmp) -> None:
     """A variance of 90000, beyond fp16's range, is kept in float32 (pytorch/pytorch#115500 is the kind)."""
     device = amp.device.torch_device
     norm = nn.BatchNorm1d(1, momentum=1.0).to(device)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as f
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.cases import mlp
 from pytest_amp.failure import AmpFailure
 from pytest_amp.numerics import is_hollow, run_step
@@ -56,7 +56,7 @@ def losses(target: Target) -> Iterator[object]:
 
 
 @pytest.mark.amp_parametrize("name", losses)
-def test_losses_are_not_rounded(amp: Amp, name: str) -> None:
+def test_losses_are_not_rounded(amp: SuiteAmp, name: str) -> None:
     hidden = torch.randn(ROWS, 16, device=amp.device.torch_device)
     head = torch.randn(CLASSES, 16, device=amp.device.torch_device)
     targets = torch.randn(ROWS, CLASSES, device=amp.device.torch_device)
@@ -81,7 +81,7 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_functions_of_float32_are_not_rounded(amp: Amp, name: str) -> None:
+def test_functions_of_float32_are_not_rounded(amp: SuiteAmp, name: str) -> None:
     """Neither the results nor the gradients of the arguments are rounded."""
     leaf = torch.randn(ROWS, CLASSES, device=amp.device.torch_device, requires_grad=True)
     with amp.autocast():
@@ -92,7 +92,7 @@ def test_functions_of_float32_are_not_rounded(amp: Amp, name: str) -> None:
     hold(amp, f"the gradient of {name}'s argument", leaf.grad)
 
 
-def test_float32_training_is_not_rounded(amp: Amp) -> None:
+def test_float32_training_is_not_rounded(amp: SuiteAmp) -> None:
     """Without autocast no gradient is rounded: an error that rounds gradients in either mode shows here."""
     case = mlp()
     step = run_step(
@@ -106,7 +106,7 @@ def test_float32_training_is_not_rounded(amp: Amp) -> None:
             hold(amp, name, value)
 
 
-def hold(amp: Amp, name: str, value: Tensor) -> None:
+def hold(amp: SuiteAmp, name: str, value: Tensor) -> None:
     """Check for float32 in name and in values; with fewer than 64 distinct values the test could not fail."""
     hollow = is_hollow(value, amp.dtype)
     assert hollow is not None, f"{name} has too few values to tell"

@@ -10,17 +10,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as f
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.devices import DeviceKind
 from pytest_amp.numerics import relative_error
 
 
-def _model(amp: Amp) -> nn.Sequential:
+def _model(amp: SuiteAmp) -> nn.Sequential:
     torch.manual_seed(amp.config.seed)
     return nn.Sequential(nn.Linear(24, 32), nn.Tanh(), nn.Linear(32, 16)).to(amp.device.torch_device)
 
 
-def _loss(amp: Amp, model: nn.Module, index: int = 0) -> Tensor:
+def _loss(amp: SuiteAmp, model: nn.Module, index: int = 0) -> Tensor:
     generator = torch.Generator().manual_seed(amp.config.seed + index)
     batch = torch.randn(8, 24, generator=generator).to(amp.device.torch_device)
     with amp.autocast():
@@ -32,7 +32,7 @@ def _gradients(model: nn.Module) -> list[Tensor]:
     return [p.grad.clone() for p in model.parameters() if p.grad is not None]
 
 
-def _plain(amp: Amp, index: int = 0) -> list[Tensor]:
+def _plain(amp: SuiteAmp, index: int = 0) -> list[Tensor]:
     model = _model(amp)
     torch.autograd.backward(_loss(amp, model, index))
     return _gradients(model)
@@ -44,7 +44,7 @@ def _expect_same(actual: list[Tensor], expected: list[Tensor], what: str) -> Non
     assert not different, f"{what} sees other gradients: of parameters {different}"
 
 
-def test_hooks_after_accumulation_see_the_whole_gradient(amp: Amp) -> None:
+def test_hooks_after_accumulation_see_the_whole_gradient(amp: SuiteAmp) -> None:
     """``register_post_accumulate_grad_hook`` sees float32 to the last bit, of one micro-batch and of the sum of two."""
     first, second = (_plain(amp, index) for index in range(2))
     model, observed = _model(amp), list[Tensor]()
@@ -59,7 +59,7 @@ def test_hooks_after_accumulation_see_the_whole_gradient(amp: Amp) -> None:
         _expect_same(_gradients(model), expected, "who reads .grad")
 
 
-def test_an_optimizer_in_the_backward_pass_steps_as_one_after_it(amp: Amp) -> None:
+def test_an_optimizer_in_the_backward_pass_steps_as_one_after_it(amp: SuiteAmp) -> None:
     """A hook steps each parameter as soon as its gradient exists, and the gradient is dropped."""
     after, within = _model(amp), _model(amp)
     whole = torch.optim.AdamW(after.parameters(), lr=2.0**-6, foreach=False)
@@ -83,7 +83,7 @@ def test_an_optimizer_in_the_backward_pass_steps_as_one_after_it(amp: Amp) -> No
 
 
 @pytest.mark.parametrize("hook", ["full", "full_pre", "forward, then tensor"])
-def test_hooks_of_modules_see_gradients_in_the_dtype_of_outputs(amp: Amp, hook: str) -> None:
+def test_hooks_of_modules_see_gradients_in_the_dtype_of_outputs(amp: SuiteAmp, hook: str) -> None:
     """The gradient of a low-precision output is low-precision; doubling it doubles all gradients behind it."""
     expected = _plain(amp)
     model, observed = _model(amp), list[torch.dtype]()
@@ -106,7 +106,7 @@ def test_hooks_of_modules_see_gradients_in_the_dtype_of_outputs(amp: Amp, hook: 
     _expect_same(actual, [x * (2 if index < 2 else 1) for index, x in enumerate(expected)], f"a {hook} hook")
 
 
-def test_hooks_of_several_tensors_see_each_gradient(amp: Amp) -> None:
+def test_hooks_of_several_tensors_see_each_gradient(amp: SuiteAmp) -> None:
     """``register_multi_grad_hook`` on the parameters sees each gradient."""
     expected = _plain(amp)
     model, observed = _model(amp), list[Any]()
@@ -134,7 +134,7 @@ FUNCTIONS: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], tuple[int, ...], 
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
-def test_a_graph_that_is_used_twice_gives_its_gradients_twice(amp: Amp, function: str) -> None:
+def test_a_graph_that_is_used_twice_gives_its_gradients_twice(amp: SuiteAmp, function: str) -> None:
     """``retain_graph=True``: each later backward pass repeats the first one, on a CPU bit for bit.
 
     Elsewhere the order of sums is nondeterministic, and a low-precision result is then rounded differently.
@@ -155,7 +155,7 @@ def test_a_graph_that_is_used_twice_gives_its_gradients_twice(amp: Amp, function
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
-def test_strided_gradients_are_as_exact_as_others(amp: Amp, function: str) -> None:
+def test_strided_gradients_are_as_exact_as_others(amp: SuiteAmp, function: str) -> None:
     """Transposed, expanded or gapped gradients give the result of their contiguous copies."""
     call, *shapes = FUNCTIONS[function]
     x, weight = (torch.randn(shape).to(amp.device.torch_device).requires_grad_() for shape in shapes)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.cases import lacks_lstm_kernel
 from pytest_amp.failure import AmpFailure
 from pytest_amp.numerics import relative_error
@@ -224,7 +224,7 @@ def layers(target: Target) -> Iterator[object]:
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor", "ignore:Support for mismatched key_padding_mask")
 @pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
 @pytest.mark.amp_parametrize("name", layers)
-def test_layer_with_arguments(amp: Amp, name: str) -> None:
+def test_layer_with_arguments(amp: SuiteAmp, name: str) -> None:
     layer, device = LAYERS[name], amp.device.torch_device
     dtypes: dict[str, torch.dtype] = {}
 

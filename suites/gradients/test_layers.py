@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.cases import lacks_lstm_kernel
 from pytest_amp.failure import AmpFailure
 from pytest_amp.numerics import run_step
@@ -26,11 +26,11 @@ def layers(target: Target) -> Iterator[object]:
 
 
 @pytest.mark.amp_parametrize("name", layers)
-def test_layer(amp: Amp, name: str) -> None:
+def test_layer(amp: SuiteAmp, name: str) -> None:
     amp.check_gradients(case_of(name, LAYERS[name]))
 
 
-def test_frozen_parameters_stay_without(amp: Amp) -> None:
+def test_frozen_parameters_stay_without(amp: SuiteAmp) -> None:
     case = case_of("first_frozen", LAYERS["first_frozen"])
     realised = case.realise(seed=amp.config.seed).on(amp.device.torch_device)
     run_step(case, realised, amp.autocast, seed=amp.config.seed)
@@ -40,7 +40,7 @@ def test_frozen_parameters_stay_without(amp: Amp) -> None:
     assert gradients["trained.weight"] is not None
 
 
-def test_freezing_a_layer_leaves_the_others_alone(amp: Amp) -> None:
+def test_freezing_a_layer_leaves_the_others_alone(amp: SuiteAmp) -> None:
     """Gradients are bitwise equal, although autocast caches the cast of a trained weight and not of a frozen one."""
     case = case_of("first_frozen", LAYERS["first_frozen"])
     steps = []
@@ -62,7 +62,7 @@ EMPTY: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 
 
 @pytest.mark.parametrize("name", EMPTY)
-def test_an_empty_batch_gives_gradients_of_zeros(amp: Amp, name: str) -> None:
+def test_an_empty_batch_gives_gradients_of_zeros(amp: SuiteAmp, name: str) -> None:
     """An expert without tokens has zero gradients: an optimizer and the other ranks rely on them."""
     build, shape = EMPTY[name]
     layer = build().to(amp.device.torch_device)

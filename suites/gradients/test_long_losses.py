@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.failure import AmpFailure
 from pytest_amp.numerics import check_operator, measure_operator
 from pytest_amp.run.targets import Target
@@ -32,7 +32,7 @@ def losses(target: Target) -> Iterator[object]:
 
 @pytest.mark.filterwarnings("ignore:reduction. 'mean' divides:UserWarning")  # kl_div's advice to its users
 @pytest.mark.amp_parametrize("name", losses)
-def test_losses_and_their_gradients(amp: Amp, name: str) -> None:
+def test_losses_and_their_gradients(amp: SuiteAmp, name: str) -> None:
     """Losses with each reduction are float32 where the device has the rule, in values as in name."""
     logits, targets = torch.randn(1024, 24).to(amp.dtype), torch.randn(1024, 24)
     measured = {
@@ -46,7 +46,7 @@ def test_losses_and_their_gradients(amp: Amp, name: str) -> None:
 
 @pytest.mark.filterwarnings("ignore:reduction. 'mean' divides:UserWarning")
 @pytest.mark.parametrize("name", LOSSES)
-def test_reduced_losses_are_not_rounded(amp: Amp, name: str) -> None:
+def test_reduced_losses_are_not_rounded(amp: SuiteAmp, name: str) -> None:
     """Single losses are low-precision values by chance once in some thousand cases; two of them, in millions."""
     device = amp.device.torch_device
     logits, targets = torch.randn(1024, 24).to(device, amp.dtype), torch.randn(1024, 24).to(device)

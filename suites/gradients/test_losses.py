@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as f
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.failure import AmpFailure
 from pytest_amp.numerics import exceeds, relative_error
 from pytest_amp.precision import FP32
@@ -92,7 +92,7 @@ FEW = 32
 @pytest.mark.filterwarnings("ignore:reduction. 'mean' divides:UserWarning")  # kl_div's advice to its users
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 @pytest.mark.parametrize("name", LOSSES)
-def test_a_loss_is_as_exact_as_its_rule(amp: Amp, name: str, reduction: str) -> None:
+def test_a_loss_is_as_exact_as_its_rule(amp: SuiteAmp, name: str, reduction: str) -> None:
     """Compare with float64 on the same low-precision values, so that all of the error comes from the loss itself."""
     loss, low = LOSSES[name], amp.dtype
     returned = {}

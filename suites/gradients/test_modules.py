@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.numerics import relative_error
 from pytest_amp.run.targets import Target
 
@@ -25,7 +25,7 @@ def modules(target: Target) -> Iterator[str]:
 
 
 @pytest.mark.amp_parametrize("name", modules)
-def test_module(amp: Amp, name: str) -> None:
+def test_module(amp: SuiteAmp, name: str) -> None:
     amp.check_gradients(case_of(name, MODULES[name]))
 
 
@@ -49,7 +49,7 @@ MOST = 4.0
 
 
 @pytest.mark.amp_parametrize("given", inputs)
-def test_an_adaptive_softmax_learns_of_rare_classes(amp: Amp, given: str) -> None:
+def test_an_adaptive_softmax_learns_of_rare_classes(amp: SuiteAmp, given: str) -> None:
     """Outputs and gradients in training are near float64's."""
     device = amp.device.torch_device
     model = nn.AdaptiveLogSoftmaxWithLoss(16, 20, [5, 10], div_value=2.0).to(device)
@@ -69,7 +69,7 @@ def test_an_adaptive_softmax_learns_of_rare_classes(amp: Amp, given: str) -> Non
         assert relative_error(gradient, parameter.grad) <= MOST * amp.precision.u
 
 
-def test_an_adaptive_softmax_evaluates(amp: Amp) -> None:
+def test_an_adaptive_softmax_evaluates(amp: SuiteAmp) -> None:
     """All log-probabilities at once are in the dtype of the input, and are near float64's."""
     device = amp.device.torch_device
     model = nn.AdaptiveLogSoftmaxWithLoss(16, 20, [5, 10], div_value=2.0).to(device).eval()

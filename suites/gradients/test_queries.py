@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import pytest
 import torch
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.cases import Case, zoo
 from pytest_amp.failure import AmpFailure
 from pytest_amp.numerics import asked_for_autocast, run_step
@@ -25,7 +25,7 @@ CASES: dict[str, list[Case]] = {
 # See test_operators.
 @pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")
 @pytest.mark.parametrize("group", CASES)
-def test_nothing_asks_for_autocast(amp: Amp, group: str) -> None:
+def test_nothing_asks_for_autocast(amp: SuiteAmp, group: str) -> None:
     """A comparison with manual casts would not show behaviour that depends on a query of autocast's state."""
     asking = dict(_asking(amp, CASES[group]))
     amp.observe(f"{group}/asks", len(asking), kind="count")
@@ -41,7 +41,7 @@ def test_nothing_asks_for_autocast(amp: Amp, group: str) -> None:
         )
 
 
-def _asking(amp: Amp, cases: Iterable[Case]) -> Iterable[tuple[str, list[str]]]:
+def _asking(amp: SuiteAmp, cases: Iterable[Case]) -> Iterable[tuple[str, list[str]]]:
     for case in cases:
         realised = case.realise(seed=amp.config.seed).on(amp.device.torch_device)
         with asked_for_autocast() as queries:

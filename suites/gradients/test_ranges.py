@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as f
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 
 VOCABULARY = 32000
 
@@ -20,7 +20,7 @@ def finite(*tensors: Tensor | None) -> bool:
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_cross_entropy_over_a_large_vocabulary(amp: Amp, smoothing: float) -> None:
+def test_cross_entropy_over_a_large_vocabulary(amp: SuiteAmp, smoothing: float) -> None:
     """Sums over 32000 classes overflow fp16 though each term fits (huggingface/transformers#10674)."""
     device = amp.device.torch_device
     hidden = torch.randn(8, 16, device=device, requires_grad=True)
@@ -32,16 +32,16 @@ def test_cross_entropy_over_a_large_vocabulary(amp: Amp, smoothing: float) -> No
     assert finite(loss, hidden.grad, head.grad)
 
 
-def padding(amp: Amp) -> Tensor:
+def padding(amp: SuiteAmp) -> Tensor:
     """Return a mask of two rows of six keys, of which the second has three: True where a key counts."""
     lengths = torch.tensor([6, 3], device=amp.device.torch_device)
     return (torch.arange(6, device=lengths.device) < lengths[:, None]).view(2, 1, 1, 6)
 
 
-def filled(value: float, *, low: bool = False) -> Callable[[Amp], Tensor]:
+def filled(value: float, *, low: bool = False) -> Callable[[SuiteAmp], Tensor]:
     """Return a float mask with ``value`` where a key does not count, in float32 or in the autocast dtype."""
 
-    def mask(amp: Amp) -> Tensor:
+    def mask(amp: SuiteAmp) -> Tensor:
         dtype = amp.dtype if low else torch.float32
         least = max(value, torch.finfo(dtype).min) if math.isfinite(value) else value
         return torch.zeros(2, 1, 1, 6, dtype=dtype, device=amp.device.torch_device).masked_fill(~padding(amp), least)
@@ -49,7 +49,7 @@ def filled(value: float, *, low: bool = False) -> Callable[[Amp], Tensor]:
     return mask
 
 
-MASKS: dict[str, Callable[[Amp], Tensor]] = {
+MASKS: dict[str, Callable[[SuiteAmp], Tensor]] = {
     "boolean": padding,
     "infinite": filled(-math.inf),
     "infinite_low": filled(-math.inf, low=True),
@@ -60,7 +60,7 @@ MASKS: dict[str, Callable[[Amp], Tensor]] = {
 
 
 @pytest.mark.parametrize("mask", MASKS)
-def test_masked_attention_is_finite(amp: Amp, mask: str) -> None:
+def test_masked_attention_is_finite(amp: SuiteAmp, mask: str) -> None:
     """Masked keys have no weight and no gradient in any form of mask (huggingface/transformers#17306)."""
     q, k, v = (torch.randn(2, 2, 6, 16, device=amp.device.torch_device, requires_grad=True) for _ in range(3))
     with amp.autocast():
@@ -75,7 +75,7 @@ def test_masked_attention_is_finite(amp: Amp, mask: str) -> None:
 
 
 @pytest.mark.parametrize("mask", ["boolean", "infinite", "least_float32", "ten_thousand"])
-def test_masked_softmax_is_finite(amp: Amp, mask: str) -> None:
+def test_masked_softmax_is_finite(amp: SuiteAmp, mask: str) -> None:
     """Compute attention explicitly: the mask is filled in, or added to low-precision scores."""
     q, k, v = (torch.randn(2, 2, 6, 16, device=amp.device.torch_device, requires_grad=True) for _ in range(3))
     with amp.autocast():
@@ -90,7 +90,7 @@ def test_masked_softmax_is_finite(amp: Amp, mask: str) -> None:
 @pytest.mark.amp(
     xfail={"cpu-fp16": "log_softmax on a CPU keeps its sums in fp16 (its maxima, too: pytorch/pytorch#158310)"}
 )
-def test_log_softmax_of_long_rows_is_finite(amp: Amp) -> None:
+def test_log_softmax_of_long_rows_is_finite(amp: SuiteAmp) -> None:
     """Sum the exponentials of 70000 equal logits, which is beyond fp16."""
     logits = torch.zeros(2, 70000, device=amp.device.torch_device)
     with amp.autocast():
@@ -102,7 +102,7 @@ def test_log_softmax_of_long_rows_is_finite(amp: Amp) -> None:
 @pytest.mark.amp(
     xfail={"cpu-fp16": "huggingface/diffusers#13316: eps=1e-12 is zero in fp16, and a CPU has no rule for norms"}
 )
-def test_normalize_of_a_zero_row_is_zero(amp: Amp) -> None:
+def test_normalize_of_a_zero_row_is_zero(amp: SuiteAmp) -> None:
     with amp.autocast():
         low = f.linear(
             torch.zeros(2, 4, device=amp.device.torch_device), torch.ones(3, 4, device=amp.device.torch_device)
@@ -113,7 +113,7 @@ def test_normalize_of_a_zero_row_is_zero(amp: Amp) -> None:
 
 
 @pytest.mark.parametrize("loss", [f.mse_loss, f.huber_loss, f.smooth_l1_loss, f.l1_loss, f.poisson_nll_loss])
-def test_losses_leave_the_range_of_the_low_dtype(amp: Amp, loss: Callable[[Tensor, Tensor], Tensor]) -> None:
+def test_losses_leave_the_range_of_the_low_dtype(amp: SuiteAmp, loss: Callable[[Tensor, Tensor], Tensor]) -> None:
     """The square of 24000 does not fit fp16; every loss is computed in float32."""
     device = amp.device.torch_device
     weight = torch.full((3, 4), 100.0 if loss is not f.poisson_nll_loss else 0.05, device=device, requires_grad=True)
@@ -125,7 +125,7 @@ def test_losses_leave_the_range_of_the_low_dtype(amp: Amp, loss: Callable[[Tenso
     assert finite(value, weight.grad)
 
 
-def test_binary_cross_entropy_of_large_logits_is_finite(amp: Amp) -> None:
+def test_binary_cross_entropy_of_large_logits_is_finite(amp: SuiteAmp) -> None:
     device = amp.device.torch_device
     weight = torch.full((3, 4), 100.0, device=device, requires_grad=True)
     with amp.autocast():
@@ -136,7 +136,7 @@ def test_binary_cross_entropy_of_large_logits_is_finite(amp: Amp) -> None:
     assert finite(value, weight.grad)
 
 
-def test_layer_norm_of_large_values_is_finite(amp: Amp) -> None:
+def test_layer_norm_of_large_values_is_finite(amp: SuiteAmp) -> None:
     """Squares of 30000 are summed in float32."""
     device = amp.device.torch_device
     norm = nn.LayerNorm(8).to(device)
@@ -149,7 +149,7 @@ def test_layer_norm_of_large_values_is_finite(amp: Amp) -> None:
     assert finite(result, norm.weight.grad, norm.bias.grad)
 
 
-def test_a_gradient_below_the_range_needs_a_scale(amp: Amp) -> None:
+def test_a_gradient_below_the_range_needs_a_scale(amp: SuiteAmp) -> None:
     """A gradient of 1e-9 is zero in fp16, and lost without a loss scale; bf16 has float32's range."""
     device = amp.device.torch_device
     gradients = []

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.cases import adds_up_low_convolutions
 from pytest_amp.data_files.releases import holds_in, release_of
 from pytest_amp.failure import AmpFailure
@@ -102,7 +102,7 @@ if holds_in(release_of(torch.__version__), since=None, until="2.7"):
     del FORWARD["matmul of vectors"]  # 2.6 and 2.7 accumulate in the low dtype on a CPU, 2.8 does not
 
 
-def check(amp: Amp, name: str, reduction: Reduction, *, direction: str) -> None:
+def check(amp: SuiteAmp, name: str, reduction: Reduction, *, direction: str) -> None:
     """Check a reduction; ``name`` begins with the operator whose rounding applies."""
     operator, _, variant = name.partition(" ")
     dtype = amp.dtype if reduction.low else torch.float32
@@ -125,7 +125,7 @@ def normal(shapes: tuple[tuple[int, ...], ...]) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("name", FORWARD)
-def test_sums_over_features(amp: Amp, name: str) -> None:
+def test_sums_over_features(amp: SuiteAmp, name: str) -> None:
     check(amp, name, FORWARD[name], direction="features")
 
 
@@ -138,7 +138,7 @@ def over_the_batch(target: Target) -> Iterator[object]:
 
 
 @pytest.mark.amp_parametrize("name", over_the_batch)
-def test_sums_over_the_batch(amp: Amp, name: str) -> None:
+def test_sums_over_the_batch(amp: SuiteAmp, name: str) -> None:
     """Gradients of weight and bias sum over the whole batch."""
     check(amp, name, BACKWARD[name], direction="batch")
 
@@ -149,7 +149,7 @@ LEAST, MOST = 0.6, 0.95
 
 @pytest.mark.parametrize("length", [64, 1024, 16384])
 @pytest.mark.parametrize("name", ["mm", "linear", "bmm", "matmul"])
-def test_the_law_of_products(amp: Amp, name: str, length: int) -> None:
+def test_the_law_of_products(amp: SuiteAmp, name: str, length: int) -> None:
     """The error of a product of float32 values is 0.6 to 0.95 u, however long its sums are."""
     a, b = torch.randn(32, length) / 8, torch.randn(length, 32) / 8
     product: dict[str, Callable[[Tensor, Tensor], Tensor]] = {

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.cases import lacks_lstm_kernel
 from pytest_amp.numerics import check_operator, measure_registered
 from pytest_amp.rules.named import NAMED, UNREACHABLE
@@ -33,7 +33,7 @@ def operators(target: Target) -> Iterator[object]:
             yield pytest.param(name, id=short, marks=marks)
 
 
-def test_no_operator_is_forgotten(amp: Amp) -> None:
+def test_no_operator_is_forgotten(amp: SuiteAmp) -> None:
     """Every operator with a rule has a sample, so that it is checked here, or a reason for being left out."""
     rules = expected(amp.device.type, torch.__version__)
     missing = [
@@ -49,6 +49,6 @@ def test_no_operator_is_forgotten(amp: Amp) -> None:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.amp_parametrize("name", operators)
-def test_operator_with_a_rule(amp: Amp, name: str) -> None:
+def test_operator_with_a_rule(amp: SuiteAmp, name: str) -> None:
     short = name.removeprefix("aten::")
     check_operator(f"registered/{short}", measure_registered(name, amp.conditions), amp.conditions, amp.observe)

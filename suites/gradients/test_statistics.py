@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.data_files.releases import release_of
 from pytest_amp.failure import AmpFailure
 from pytest_amp.numerics import exceeds, is_hollow, relative_error
@@ -56,7 +56,7 @@ def _rounds(target: Target) -> str | None:
 
 
 @pytest.mark.amp_parametrize("layer_of", layers)
-def test_statistics_are_float32(amp: Amp, layer_of: tuple[str, str]) -> None:
+def test_statistics_are_float32(amp: SuiteAmp, layer_of: tuple[str, str]) -> None:
     """Three updates from the same values end where float64 does, up to float32's own rounding."""
     name, dtype = layer_of
     layer, exact = LAYERS[name][0]().to(amp.device.torch_device), LAYERS[name][0]().double()
@@ -89,7 +89,7 @@ def test_statistics_are_float32(amp: Amp, layer_of: tuple[str, str]) -> None:
 FEW = 16
 
 
-def test_evaluation_leaves_the_statistics_alone(amp: Amp) -> None:
+def test_evaluation_leaves_the_statistics_alone(amp: SuiteAmp) -> None:
     layer = nn.BatchNorm2d(CHANNELS).to(amp.device.torch_device)
     (batch,) = inputs("BatchNorm2d", 1)
     with amp.autocast():
@@ -109,7 +109,7 @@ def test_evaluation_leaves_the_statistics_alone(amp: Amp) -> None:
         "cuda-fp16": "pytorch/pytorch#115500: an overflow before BatchNorm spoils its statistics for good",
     },
 )
-def test_statistics_survive_an_overflow(amp: Amp) -> None:
+def test_statistics_survive_an_overflow(amp: SuiteAmp) -> None:
     """GradScaler skips the step of an overflow; the statistics that the overflow changed stay."""
     device = amp.device.torch_device
     linear, norm = nn.Linear(10, 10).to(device), nn.BatchNorm1d(10).to(device)

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.cases import Case, adds_up_low_convolutions, wider_zoo, zoo
 from pytest_amp.failure import AmpFailure
 from pytest_amp.numerics import predict, relative_error, run_step
@@ -19,7 +19,7 @@ CASES = {case.name: case for case in wider_zoo()}
 # See test_operators.
 @pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")
 @pytest.mark.parametrize("name", CASES)
-def test_step(amp: Amp, name: str) -> None:
+def test_step(amp: SuiteAmp, name: str) -> None:
     amp.check_gradients(CASES[name])
 
 
@@ -33,7 +33,7 @@ SMOOTH = [case for case in zoo() if case.name not in ("cnn_relu", "lstm")]
 
 @pytest.mark.amp(dtypes=["bf16"])
 @pytest.mark.parametrize("case", SMOOTH, ids=lambda case: case.name)
-def test_the_two_formats_differ_by_their_bits(amp: Amp, case: Case) -> None:
+def test_the_two_formats_differ_by_their_bits(amp: SuiteAmp, case: Case) -> None:
     """The predicted noise of a tensor in bf16 is 4 to 16 times that in fp16, in the median over a case."""
     if case.name == "cnn":
         _skip_unless_alike(amp)
@@ -58,7 +58,7 @@ def test_the_two_formats_differ_by_their_bits(amp: Amp, case: Case) -> None:
     )
 
 
-def _hold_ratio(amp: Amp, name: str, ratio: float, *, unit: str, likely: str) -> None:
+def _hold_ratio(amp: SuiteAmp, name: str, ratio: float, *, unit: str, likely: str) -> None:
     """Check that bf16 over fp16 is within ``FACTOR`` of the ratio of their roundings."""
     expected = 2.0 ** (FP16.mantissa_bits - BF16.mantissa_bits)
     amp.observe(name, ratio, kind="ratio", unit=unit, allowed=expected * FACTOR)
@@ -76,7 +76,7 @@ def _hold_ratio(amp: Amp, name: str, ratio: float, *, unit: str, likely: str) ->
 CONVOLUTIONAL = ("residual", "unet", "patches")
 
 
-def _skip_unless_alike(amp: Amp) -> None:
+def _skip_unless_alike(amp: SuiteAmp) -> None:
     """Skip convolutions unless both formats accumulate in a wider one, which makes them comparable."""
     for precision in (BF16, FP16):
         if adds_up_low_convolutions(amp.device.type, precision.name):
@@ -86,7 +86,7 @@ def _skip_unless_alike(amp: Amp) -> None:
 @pytest.mark.amp(dtypes=["bf16"])
 @pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")
 @pytest.mark.parametrize("name", CASES)
-def test_real_errors_differ_by_their_bits(amp: Amp, name: str) -> None:
+def test_real_errors_differ_by_their_bits(amp: SuiteAmp, name: str) -> None:
     """Errors of a step against float64 are 4 to 16 times as large in bf16 as in fp16, in the median over tensors."""
     case, seed, device = CASES[name], amp.config.seed, amp.device
     if name in CONVOLUTIONAL:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.cases import Attention, Case, cnn, decoder, lacks_lstm_kernel, lstm, mlp, zoo
 from pytest_amp.failure import AmpFailure
 from pytest_amp.numerics import predict
@@ -36,12 +36,12 @@ def smooth(target: Target) -> Iterator[object]:
 
 
 @pytest.mark.amp_parametrize("case", cases)
-def test_step(amp: Amp, case: Case) -> None:
+def test_step(amp: SuiteAmp, case: Case) -> None:
     amp.check_gradients(case)
 
 
 @pytest.mark.amp_parametrize("case", smooth)
-def test_module_dtypes(amp: Amp, case: Case) -> None:
+def test_module_dtypes(amp: SuiteAmp, case: Case) -> None:
     amp.check_dtypes(case, module_dtypes(case, amp.device.type, amp.dtype))
 
 
@@ -57,7 +57,7 @@ WORST_NOISE_OF_BATCH_NORM = 12.0
 
 
 @pytest.mark.amp_parametrize("case", smooth)
-def test_noise_is_the_formats(amp: Amp, case: Case) -> None:
+def test_noise_is_the_formats(amp: SuiteAmp, case: Case) -> None:
     """The noise behind the tolerance is itself no more than a few roundings: kernels have not become less precise."""
     prediction = predict(case, case.realise(seed=amp.config.seed), amp.device, amp.precision, seed=amp.config.seed)
     exact = prediction.exact.named()
@@ -77,7 +77,7 @@ def test_noise_is_the_formats(amp: Amp, case: Case) -> None:
         )
 
 
-def _worst_noise(amp: Amp, case: Case) -> float:
+def _worst_noise(amp: SuiteAmp, case: Case) -> float:
     if case.name == "lstm" and amp.device.type != "cpu":
         return WORST_NOISE_OF_CELLS
     if case.name == "cnn" and amp.device.type == "cuda" and amp.precision == BF16:
@@ -88,7 +88,7 @@ def _worst_noise(amp: Amp, case: Case) -> float:
 @pytest.mark.amp_long
 @pytest.mark.parametrize("seed", range(1, 9))
 @pytest.mark.amp_parametrize("case", smooth)
-def test_step_for_other_numbers(amp: Amp, case: Case, seed: int) -> None:
+def test_step_for_other_numbers(amp: SuiteAmp, case: Case, seed: int) -> None:
     def build() -> torch.nn.Module:
         torch.manual_seed(amp.config.seed + seed)
         return case.build()

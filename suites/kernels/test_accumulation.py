@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.nn import functional as f
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.devices import DeviceKind
 from pytest_amp.failure import AmpFailure
 from pytest_amp.formats import FORMATS, SIZE, survives
@@ -17,7 +17,7 @@ from pytest_amp.formats import FORMATS, SIZE, survives
 _LENGTH = 1024
 
 
-def _kept(amp: Amp) -> int:
+def _kept(amp: SuiteAmp) -> int:
     """Return the last k for which a sum keeps 2**-k beside one, and every larger one."""
     rows = 16 if amp.device.kind is DeviceKind.CPU else SIZE
     count = 0
@@ -26,7 +26,7 @@ def _kept(amp: Amp) -> int:
     return count
 
 
-def test_a_sum_keeps_what_float32_keeps(amp: Amp) -> None:
+def test_a_sum_keeps_what_float32_keeps(amp: SuiteAmp) -> None:
     """Compute 1 + 2**-k - 1, far apart: fp16 loses it after k = 10, bf16 after 7; float32 keeps it up to 23."""
     bits = FORMATS[amp.precision.name].mantissa_bits
     retained = _kept(amp)
@@ -42,7 +42,7 @@ def test_a_sum_keeps_what_float32_keeps(amp: Amp) -> None:
 
 
 @pytest.mark.amp(devices=["cuda"], dtypes=["fp16"])
-def test_a_sum_in_fp16_would_show(amp: Amp) -> None:
+def test_a_sum_in_fp16_would_show(amp: SuiteAmp) -> None:
     """Prove that the test above can fail: torch (2.7 and later) has a switch for sums in fp16, which lose the terms."""
     settings: Any = torch.backends.cuda.matmul
     if not hasattr(settings, "allow_fp16_accumulation"):
@@ -81,7 +81,7 @@ _PRODUCTS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
 
 
 @pytest.mark.parametrize("product", _PRODUCTS)
-def test_many_small_terms_beside_a_large_one(amp: Amp, product: str) -> None:
+def test_many_small_terms_beside_a_large_one(amp: SuiteAmp, product: str) -> None:
     """Compute 1 + 1023 * 2**-11: sums in fp16 and bf16 stay at 1, since each term is half a step or less."""
     a = torch.ones(64, _LENGTH, dtype=amp.dtype, device=amp.device.torch_device)
     b = torch.full((_LENGTH, 64), 2.0**-11, dtype=amp.dtype, device=amp.device.torch_device)
@@ -93,7 +93,7 @@ def test_many_small_terms_beside_a_large_one(amp: Amp, product: str) -> None:
 
 
 @pytest.mark.parametrize("product", _PRODUCTS)
-def test_the_error_is_that_of_one_rounding(amp: Amp, product: str) -> None:
+def test_the_error_is_that_of_one_rounding(amp: SuiteAmp, product: str) -> None:
     """Compare random products with exact sums rounded once to the format: at most a tenth is added to that error."""
     torch.manual_seed(amp.config.seed)
     a, b = (torch.randn(*shape).to(amp.dtype).to(amp.device.torch_device) for shape in ((64, _LENGTH), (_LENGTH, 64)))

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.devices import DeviceKind
 from pytest_amp.numerics import relative_error
 from pytest_amp.precision import FP32, dtype_name
@@ -17,7 +17,7 @@ from ..gradients.expectations import expect_near
 from .arguments import PRODUCTS, ROWS, Row
 
 
-def _values(amp: Amp, row: Row) -> list[Tensor]:
+def _values(amp: SuiteAmp, row: Row) -> list[Tensor]:
     """Return float32 values that the low dtype represents if they are given in it or cast to it, as for float64."""
     shapes = (*row.low, *row.wide)
     if not row.distinct:
@@ -38,7 +38,7 @@ FEW = 64
 @pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")
 @pytest.mark.filterwarnings("ignore:index_reduce")
 @pytest.mark.parametrize("name", ROWS)
-def test_operator_with_arguments(amp: Amp, name: str) -> None:
+def test_operator_with_arguments(amp: SuiteAmp, name: str) -> None:
     """A kernel that forgets an argument, or a different kernel for it, shows here."""
     row, device = ROWS[name], amp.device.torch_device
     returned = {}

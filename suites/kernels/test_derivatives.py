@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as f
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.failure import AmpFailure
 from pytest_amp.numerics import exceeds
 
@@ -92,7 +92,7 @@ def _differences(function: Callable[[], Tensor], tensor: Tensor, direction: Tens
     return actual
 
 
-def _expect_derivatives(amp: Amp, what: str, function: Callable[[], Tensor], tensors: dict[str, Tensor]) -> None:
+def _expect_derivatives(amp: SuiteAmp, what: str, function: Callable[[], Tensor], tensors: dict[str, Tensor]) -> None:
     """Compare gradients of ``function``, a number computed from ``tensors``; a missing gradient is one of zeros."""
     gradients = torch.autograd.grad(function(), list(tensors.values()), allow_unused=True)
     for (name, tensor), gradient in zip(tensors.items(), gradients, strict=True):
@@ -133,7 +133,7 @@ def _drawn(row: Row) -> dict[str, Tensor]:
 @pytest.mark.amp(devices=["cpu"])  # the references of every device are computed on a CPU
 @pytest.mark.filterwarnings("ignore:index_reduce", "ignore:Mismatch dtype between input and weight")
 @pytest.mark.parametrize("name", [name for name in ROWS if name not in (*HELD, *OTHERWISE)])
-def test_gradients_of_operators_are_derivatives(amp: Amp, name: str) -> None:
+def test_gradients_of_operators_are_derivatives(amp: SuiteAmp, name: str) -> None:
     """Check every operator along each of its arguments."""
     drawn = _drawn(ROWS[name])
     call = ROWS[name].function
@@ -144,7 +144,7 @@ def test_gradients_of_operators_are_derivatives(amp: Amp, name: str) -> None:
 @pytest.mark.amp(devices=["cpu"])  # the references of every device are computed on a CPU
 @pytest.mark.filterwarnings("ignore:reduction. 'mean' divides:UserWarning")
 @pytest.mark.parametrize("name", LOSSES)
-def test_gradients_of_losses_are_derivatives(amp: Amp, name: str) -> None:
+def test_gradients_of_losses_are_derivatives(amp: SuiteAmp, name: str) -> None:
     """Check losses along logits, and along targets with values: distillation trains through targets, too."""
     loss = LOSSES[name]
     logits = torch.randn(loss.shape).double().requires_grad_()
@@ -157,7 +157,7 @@ def test_gradients_of_losses_are_derivatives(amp: Amp, name: str) -> None:
 @pytest.mark.amp(devices=["cpu"])  # the references of every device are computed on a CPU
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor", "ignore:Support for mismatched key_padding_mask")
 @pytest.mark.parametrize("name", LAYERS)
-def test_gradients_of_layers_are_derivatives(amp: Amp, name: str) -> None:
+def test_gradients_of_layers_are_derivatives(amp: SuiteAmp, name: str) -> None:
     """Check recurrent, attention and decoder layers along inputs, states and parameters."""
     layer = LAYERS[name]
     module = layer.build().train(not layer.evaluated).double()
@@ -174,7 +174,7 @@ def test_gradients_of_layers_are_derivatives(amp: Amp, name: str) -> None:
 @pytest.mark.amp(devices=["cpu"])  # the references of every device are computed on a CPU
 @pytest.mark.parametrize("order", [1, 2])
 @pytest.mark.parametrize("name", SMOOTH)
-def test_derivatives_of_what_is_smooth(amp: Amp, name: str, order: int) -> None:
+def test_derivatives_of_what_is_smooth(amp: SuiteAmp, name: str, order: int) -> None:
     """Check second derivatives, too, as a gradient penalty and second-order optimizers need them."""
     x = torch.randn(6, 8).double().requires_grad_()
     weighed, direction = _weighed([SMOOTH[name](x)]), torch.randn(6, 8).double()

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as f
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.run.targets import Target
 
 from .long_operators import ELEMENTWISE
 
 
-def _crowded(amp: Amp) -> Tensor:
+def _crowded(amp: SuiteAmp) -> Tensor:
     """Return few distinct values, many of them equal, some at the ends of the range; wider dtypes represent all."""
     drawn = (4 * torch.randn(64, 48)).round().div(4).to(amp.dtype)
     shares = torch.tensor([1, 0.5, -1, -0.5, 0.25, 0.75, 0.125, -0.125], dtype=torch.float64)
@@ -85,7 +85,7 @@ def _tensors(actual: Any) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("choice", CHOICES)
-def test_a_choice_among_low_numbers_is_that_among_wide_ones(amp: Amp, choice: str) -> None:
+def test_a_choice_among_low_numbers_is_that_among_wide_ones(amp: SuiteAmp, choice: str) -> None:
     """Select among the same values in float64 on the CPU: the same result, for ties and the ends of the range, too."""
     x = _crowded(amp)
     actual, expected = _tensors(CHOICES[choice](x)), _tensors(CHOICES[choice](x.cpu().double()))
@@ -140,7 +140,7 @@ def _in_place(name: str, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("name", [*_INPLACE, *_METHODS])
-def test_in_place_is_what_a_new_tensor_would_be(amp: Amp, name: str) -> None:
+def test_in_place_is_what_a_new_tensor_would_be(amp: SuiteAmp, name: str) -> None:
     """Results on low-precision values are bitwise equal, and so are gradients computed from the same tensors."""
     y = torch.randn(64, 67).to(amp.device.torch_device, amp.dtype)
     start = torch.randn(64, 67).to(y)
@@ -204,7 +204,7 @@ KINKS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 @pytest.mark.parametrize("name", KINKS)
-def test_gradients_at_kinks_are_those_of_wide_numbers(amp: Amp, name: str) -> None:
+def test_gradients_at_kinks_are_those_of_wide_numbers(amp: SuiteAmp, name: str) -> None:
     """Gradients at ties are shared or go to one element, zero or not, as in float64, up to one rounding of a share."""
     low = torch.zeros((), device=amp.device.torch_device, dtype=amp.dtype)
     actual = []
@@ -272,7 +272,7 @@ def _bad(target: Target) -> Iterable[object]:
 
 
 @pytest.mark.amp_parametrize("case", _bad)
-def test_what_is_no_number_stays_none(amp: Amp, case: tuple[str, str]) -> None:
+def test_what_is_no_number_stays_none(amp: SuiteAmp, case: tuple[str, str]) -> None:
     """NaN and infinities are where they are in float64, in a region and without: no overflow becomes finite."""
     name, bad = case
     x = torch.randn(4, 64).to(amp.dtype)

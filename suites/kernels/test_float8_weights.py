@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as f
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.data_files.releases import holds_in, release_of
 from pytest_amp.formats import FLOAT8_E4M3FN, FLOAT8_E5M2, FORMATS, Format, converted
 from pytest_amp.numerics import relative_error
@@ -76,14 +76,14 @@ WAYS: dict[str, Callable[[Tensor, torch.dtype], Tensor]] = {
 }
 
 
-def _scaled(amp: Amp, form: Format, dtype: torch.dtype = torch.float32) -> Tensor:
+def _scaled(amp: SuiteAmp, form: Format, dtype: torch.dtype = torch.float32) -> Tensor:
     """Return weights whose largest value is the largest of the format, as scales are chosen."""
     weight = torch.randn(ROWS, COLUMNS, device=amp.device.torch_device) / COLUMNS**0.5
     scaled: Tensor = weight * (form.max / weight.abs().amax())
     return scaled.clamp(-form.max, form.max).to(dtype)
 
 
-def _values(weight: Tensor, form: Format, amp: Amp) -> Tensor:
+def _values(weight: Tensor, form: Format, amp: SuiteAmp) -> Tensor:
     """Decode the bits of ``weight`` by the format's definition."""
     return torch.from_numpy(converted(weight, form)).to(amp.device.torch_device)
 
@@ -91,7 +91,7 @@ def _values(weight: Tensor, form: Format, amp: Amp) -> Tensor:
 @pytest.mark.parametrize("inside", [False, True], ids=["outside", "in a region"])
 @pytest.mark.parametrize("source", ["float32", "low"])
 @pytest.mark.parametrize("way", WAYS)
-def test_weights_are_rounded_once(amp: Amp, name: str, way: str, source: str, *, inside: bool) -> None:
+def test_weights_are_rounded_once(amp: SuiteAmp, name: str, way: str, source: str, *, inside: bool) -> None:
     """Round to the nearest value of the format, from float32 weights and from those of a low-precision model."""
     form = FORMATS[name]
     weight = _scaled(amp, form, torch.float32 if source == "float32" else amp.dtype)
@@ -106,7 +106,7 @@ ONCE = 1.01
 
 
 @pytest.mark.parametrize("cast", ["by hand", "by autocast"])
-def test_a_layer_multiplies_by_their_values(amp: Amp, name: str, cast: str) -> None:
+def test_a_layer_multiplies_by_their_values(amp: SuiteAmp, name: str, cast: str) -> None:
     """The autocast dtype represents all float8 values, so a product is rounded once: float8 costs nothing more."""
     form = FORMATS[name]
     weight = _scaled(amp, form).to(form.dtype) if form is FLOAT8_E4M3FN else (_scaled(amp, form) / 256).to(form.dtype)
@@ -120,7 +120,7 @@ def test_a_layer_multiplies_by_their_values(amp: Amp, name: str, cast: str) -> N
 
 
 @pytest.mark.parametrize("returned", ["low", "float32"])
-def test_scaled_products_are_those_of_their_values(amp: Amp, name: str, returned: str) -> None:
+def test_scaled_products_are_those_of_their_values(amp: SuiteAmp, name: str, returned: str) -> None:
     """Multiply float8 activations by E4M3 weights, with a scale for each: rounded once, to the requested dtype."""
     form, device = FORMATS[name], amp.device.torch_device
     weight = _scaled(amp, FLOAT8_E4M3FN).to(FLOAT8_E4M3FN.dtype)

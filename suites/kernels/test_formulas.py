@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as f
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.numerics import relative_error
 
 from ..gradients.expectations import expect_near
@@ -199,7 +199,7 @@ MOST = 4.0
 
 
 @pytest.mark.parametrize("name", PAIRS)
-def test_operator_is_its_formula(amp: Amp, name: str) -> None:
+def test_operator_is_its_formula(amp: SuiteAmp, name: str) -> None:
     """Compare result and gradients, on arguments that the low dtype represents."""
     pair, device = PAIRS[name], amp.device.torch_device
     returned = {}
@@ -254,7 +254,7 @@ COUNTS = {"few": (12, 9, 1.0), "many": (3000, 9, 1.0), "of a large table": (1500
 
 @pytest.mark.parametrize("count", COUNTS)
 @pytest.mark.parametrize("name", READS)
-def test_each_read_of_a_row_counts(amp: Amp, name: str, count: str) -> None:
+def test_each_read_of_a_row_counts(amp: SuiteAmp, name: str, count: str) -> None:
     """Backward adds the gradient of a row once for each read, exactly: float32 loses no bit of them."""
     device = amp.device.torch_device
     reads, table, divisors = COUNTS[count]

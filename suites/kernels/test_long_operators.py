@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.data_files.releases import holds_in, release_of
 from pytest_amp.failure import AmpFailure
 from pytest_amp.numerics import MeasuredOperator, check_operator, confirmed_operator, measure_operator
@@ -20,15 +20,15 @@ from .long_operators import ELEMENTWISE, PRODUCTS, REDUCTIONS
 SHORT, LONG, LONGEST = 256, 16384, 262144
 
 
-def measured(amp: Amp, name: str, function: Callable[..., Tensor], *tensors: Tensor) -> MeasuredOperator:
+def measured(amp: SuiteAmp, name: str, function: Callable[..., Tensor], *tensors: Tensor) -> MeasuredOperator:
     return measure_operator(name, function, tensors, amp.conditions)
 
 
-def hold(amp: Amp, name: str, sizes: dict[str, MeasuredOperator]) -> None:
+def hold(amp: SuiteAmp, name: str, sizes: dict[str, MeasuredOperator]) -> None:
     check_operator(name, sizes, amp.conditions, amp.observe)
 
 
-def reduction(amp: Amp, name: str, length: int) -> MeasuredOperator:
+def reduction(amp: SuiteAmp, name: str, length: int) -> MeasuredOperator:
     long = REDUCTIONS[name]
 
     def draw() -> MeasuredOperator:
@@ -65,7 +65,7 @@ def reductions(target: Target) -> Iterator[object]:
 # rms_norm of low-precision values with a float32 weight is not fused: pytorch/pytorch#167308, before 2.12 and on CPUs.
 @pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")
 @pytest.mark.amp_parametrize("name", reductions)
-def test_sums_do_not_lose_with_length(amp: Amp, name: str) -> None:
+def test_sums_do_not_lose_with_length(amp: SuiteAmp, name: str) -> None:
     """Sums over 256 and over 16384 values keep their precision, forward and backward."""
     hold(amp, name, {str(length): reduction(amp, name, length) for length in (SHORT, LONG)})
 
@@ -97,14 +97,14 @@ def great(target: Target) -> Iterator[object]:
 @pytest.mark.amp(devices=["cpu"])
 @pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")
 @pytest.mark.amp_parametrize("name", great)
-def test_sums_do_not_lose_with_great_length(amp: Amp, name: str) -> None:
+def test_sums_do_not_lose_with_great_length(amp: SuiteAmp, name: str) -> None:
     hold(amp, name, {str(LONGEST): reduction(amp, name, LONGEST)})
 
 
 # On CUDA, which multiplies in float32, backward is a scan with an order of its own.
 @pytest.mark.amp(devices=["cpu"])
 @pytest.mark.parametrize("name", [name for name in PRODUCTS if not (name.startswith("running") and _BEFORE_2_13)])
-def test_products_outside_of_a_region_round_as_their_model(amp: Amp, name: str) -> None:
+def test_products_outside_of_a_region_round_as_their_model(amp: SuiteAmp, name: str) -> None:
     """Each factor of a low-precision product rounds it, in the order in which the kernel takes them."""
 
     def alone(x: Tensor) -> Tensor:
@@ -121,7 +121,7 @@ def test_products_outside_of_a_region_round_as_their_model(amp: Amp, name: str) 
 
 
 @pytest.mark.parametrize("name", ELEMENTWISE)
-def test_elementwise_functions_round_as_their_model(amp: Amp, name: str) -> None:
+def test_elementwise_functions_round_as_their_model(amp: SuiteAmp, name: str) -> None:
     def draw() -> MeasuredOperator:
         return measured(amp, name, ELEMENTWISE[name], torch.randn(64, 64).to(amp.dtype))
 

@@ -14,29 +14,29 @@ from torch.nn import init
 from torch.optim.swa_utils import AveragedModel, update_bn
 from torch.utils.data import DataLoader, TensorDataset, default_collate
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 
 from ..semantics.models import drawn, state_of, statistic
 
 
-def _moved_by_stacking(amp: Amp) -> tuple[list[Tensor], list[Tensor]]:
+def _moved_by_stacking(amp: SuiteAmp) -> tuple[list[Tensor], list[Tensor]]:
     models = [nn.Linear(8, 8).to(amp.device.torch_device) for _ in range(2)]
     result: Any = torch.func.stack_module_state(models)
     return [result[0]["weight"].detach()], [torch.stack([model.weight.detach() for model in models])]
 
 
-def _moved_by_a_loader(amp: Amp) -> tuple[list[Tensor], list[Tensor]]:
+def _moved_by_a_loader(amp: SuiteAmp) -> tuple[list[Tensor], list[Tensor]]:
     rows = drawn(amp, 8, 8)
     return [row for (row,) in DataLoader(TensorDataset(rows), batch_size=8)], [rows]
 
 
-def _moved_by_collating(amp: Amp) -> tuple[list[Tensor], list[Tensor]]:
+def _moved_by_collating(amp: SuiteAmp) -> tuple[list[Tensor], list[Tensor]]:
     rows = drawn(amp, 8, 8)
     actual = default_collate([{"x": row, "number": row[0].item()} for row in rows])
     return [actual["x"], actual["number"]], [rows, rows[:, 0].cpu().double()]
 
 
-def _with_buffers(amp: Amp) -> nn.Module:
+def _with_buffers(amp: SuiteAmp) -> nn.Module:
     """Return parameters, buffers and a counter, with values that no low dtype represents."""
     norm = nn.BatchNorm1d(20)
     for tensor in (norm.weight, norm.bias, statistic(norm.running_mean), statistic(norm.running_var)):
@@ -44,20 +44,20 @@ def _with_buffers(amp: Amp) -> nn.Module:
     return nn.Sequential(nn.Linear(20, 20), norm).to(amp.device.torch_device)
 
 
-def _moved_by_a_dtype(amp: Amp) -> tuple[list[Tensor], list[Tensor]]:
+def _moved_by_a_dtype(amp: SuiteAmp) -> tuple[list[Tensor], list[Tensor]]:
     """Convert buffers with the parameters, but not the counter."""
     model = _with_buffers(amp)
     wide = state_of(model)
     return state_of(model.to(amp.dtype)), [x.to(amp.dtype) if x.is_floating_point() else x for x in wide]
 
 
-def _moved_by_half(amp: Amp) -> tuple[list[Tensor], list[Tensor]]:
+def _moved_by_half(amp: SuiteAmp) -> tuple[list[Tensor], list[Tensor]]:
     model = _with_buffers(amp)
     wide, low = state_of(model), model.half() if amp.dtype is torch.float16 else model.bfloat16()
     return state_of(low), [x.to(amp.dtype) if x.is_floating_point() else x for x in wide]
 
 
-def _moved_by_a_layout(amp: Amp) -> tuple[list[Tensor], list[Tensor]]:
+def _moved_by_a_layout(amp: SuiteAmp) -> tuple[list[Tensor], list[Tensor]]:
     """Convert dtype and memory format at once."""
     model = nn.Sequential(nn.Conv2d(4, 8, 3), nn.BatchNorm2d(8)).to(amp.device.torch_device)
     expected = [x.to(amp.dtype) if x.is_floating_point() else x for x in state_of(model)]
@@ -65,7 +65,7 @@ def _moved_by_a_layout(amp: Amp) -> tuple[list[Tensor], list[Tensor]]:
     return state_of(convert(dtype=amp.dtype, memory_format=torch.channels_last)), expected
 
 
-def _moved_by_swapping(amp: Amp) -> tuple[list[Tensor], list[Tensor]]:
+def _moved_by_swapping(amp: SuiteAmp) -> tuple[list[Tensor], list[Tensor]]:
     """Swap the weights of two models, as in-place conversions do."""
     one, other = (nn.Linear(20, 20).to(amp.device.torch_device) for _ in range(2))
     expected = state_of(other)
@@ -74,7 +74,7 @@ def _moved_by_swapping(amp: Amp) -> tuple[list[Tensor], list[Tensor]]:
     return state_of(one), expected
 
 
-def _moved_by_averaging(amp: Amp) -> tuple[list[Tensor], list[Tensor]]:
+def _moved_by_averaging(amp: SuiteAmp) -> tuple[list[Tensor], list[Tensor]]:
     """Copy the buffers of an averaged model from the model of its last update."""
     average, last = AveragedModel(_with_buffers(amp)), _with_buffers(amp)
     for model in (_with_buffers(amp), last):
@@ -82,7 +82,7 @@ def _moved_by_averaging(amp: Amp) -> tuple[list[Tensor], list[Tensor]]:
     return [x.clone() for x in average.module.buffers()], [x.clone() for x in last.buffers()]
 
 
-def _moved_by_loading_low_numbers(amp: Amp) -> tuple[list[Tensor], list[Tensor]]:
+def _moved_by_loading_low_numbers(amp: SuiteAmp) -> tuple[list[Tensor], list[Tensor]]:
     """Load low-precision values into float32 parameters, which stay float32."""
     model, low = _with_buffers(amp), {name: x.to(amp.dtype) for name, x in _with_buffers(amp).state_dict().items()}
     expected = [x.to(result.dtype) for x, result in zip(low.values(), state_of(model), strict=True)]
@@ -90,7 +90,7 @@ def _moved_by_loading_low_numbers(amp: Amp) -> tuple[list[Tensor], list[Tensor]]
     return state_of(model), expected
 
 
-def _moved_by_an_optimizers_state(amp: Amp) -> tuple[list[Tensor], list[Tensor]]:
+def _moved_by_an_optimizers_state(amp: SuiteAmp) -> tuple[list[Tensor], list[Tensor]]:
     """Load moments and the step count of a long training."""
     weight = nn.Parameter(drawn(amp, 8, 8))
     saved = {"step": torch.tensor(70_001.0), "exp_avg": drawn(amp, 8, 8), "exp_avg_sq": drawn(amp, 8, 8).square()}
@@ -99,7 +99,7 @@ def _moved_by_an_optimizers_state(amp: Amp) -> tuple[list[Tensor], list[Tensor]]
     return [optimizer.state[weight][name] for name in saved], list(saved.values())
 
 
-def _moved_by_a_file(amp: Amp) -> tuple[list[Tensor], list[Tensor]]:
+def _moved_by_a_file(amp: SuiteAmp) -> tuple[list[Tensor], list[Tensor]]:
     """Save and load more than a page, of both dtypes."""
     wide = drawn(amp, 100, 200)
     file = io.BytesIO()
@@ -109,13 +109,13 @@ def _moved_by_a_file(amp: Amp) -> tuple[list[Tensor], list[Tensor]]:
     return [actual["wide"], actual["low"]], [wide, wide.to(amp.dtype)]
 
 
-def _moved_by_loading(amp: Amp) -> tuple[list[Tensor], list[Tensor]]:
+def _moved_by_loading(amp: SuiteAmp) -> tuple[list[Tensor], list[Tensor]]:
     model, other = (nn.Linear(100, 200).to(amp.device.torch_device) for _ in range(2))
     model.load_state_dict(other.state_dict())
     return state_of(model), state_of(other)
 
 
-def _moved_by_statistics(amp: Amp) -> tuple[list[Tensor], list[Tensor]]:
+def _moved_by_statistics(amp: SuiteAmp) -> tuple[list[Tensor], list[Tensor]]:
     """Average over all batches by ``update_bn``: the mean of two equal ones is that of one."""
     batch = drawn(amp, 16, 80)
     actual = []
@@ -130,7 +130,7 @@ def _moved_by_statistics(amp: Amp) -> tuple[list[Tensor], list[Tensor]]:
 
 
 #: Operations that move or average values: actual and expected results.
-MOVED: dict[str, Callable[[Amp], tuple[list[Tensor], list[Tensor]]]] = {
+MOVED: dict[str, Callable[[SuiteAmp], tuple[list[Tensor], list[Tensor]]]] = {
     "stack_module_state": _moved_by_stacking,
     "DataLoader": _moved_by_a_loader,
     "default_collate": _moved_by_collating,
@@ -149,7 +149,7 @@ MOVED: dict[str, Callable[[Amp], tuple[list[Tensor], list[Tensor]]]] = {
 
 @pytest.mark.parametrize("inside", [False, True], ids=["outside", "in a region"])
 @pytest.mark.parametrize("by", MOVED)
-def test_what_is_moved_keeps_its_bits(amp: Amp, by: str, *, inside: bool) -> None:
+def test_what_is_moved_keeps_its_bits(amp: SuiteAmp, by: str, *, inside: bool) -> None:
     with torch.no_grad(), amp.autocast(enabled=inside):
         actual, expected = MOVED[by](amp)
     assert [x.dtype for x in actual] == [x.dtype for x in expected]

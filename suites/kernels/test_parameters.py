@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.formats import FORMATS, Format, converted, from_patterns, patterns_of
 from pytest_amp.precision import PRECISIONS
 from pytest_amp.run.targets import Target
@@ -34,7 +34,7 @@ def _parameters(form: Format) -> dict[str, float]:
 
 
 @pytest.mark.amp_parametrize("name", _stored)
-def test_torch_knows_the_format(amp: Amp, name: str) -> None:
+def test_torch_knows_the_format(amp: SuiteAmp, name: str) -> None:
     """``torch.finfo`` has no smallest subnormal; ``tiny`` is its older name of the smallest normal value."""
     form = FORMATS[name]
     info: Any = torch.finfo(form.dtype)
@@ -46,7 +46,7 @@ def test_torch_knows_the_format(amp: Amp, name: str) -> None:
 
 
 @pytest.mark.amp_parametrize("name", _stored)
-def test_ml_dtypes_knows_the_format(amp: Amp, name: str) -> None:
+def test_ml_dtypes_knows_the_format(amp: SuiteAmp, name: str) -> None:
     """Compare with ml_dtypes, if installed: an independent implementation of the formats and of all bit patterns."""
     ml_dtypes = pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed, which knows these formats, too")
     form = FORMATS[name]
@@ -63,7 +63,7 @@ def test_ml_dtypes_knows_the_format(amp: Amp, name: str) -> None:
 
 
 @pytest.mark.amp_parametrize("name", lambda target: ["fp32", *(["fp16"] if target.precision.name == "fp16" else [])])
-def test_numpy_knows_the_format(amp: Amp, name: str) -> None:
+def test_numpy_knows_the_format(amp: SuiteAmp, name: str) -> None:
     """``numpy.finfo`` of numpy's two formats, and its own conversion from float64 on the format's neighbours."""
     form = FORMATS[name]
     dtype = np.dtype(form.dtype_name)
@@ -76,7 +76,7 @@ def test_numpy_knows_the_format(amp: Amp, name: str) -> None:
     assert np.array_equal(numpys, form.round(values))
 
 
-def test_the_plugins_own_precision_is_the_format(amp: Amp) -> None:
+def test_the_plugins_own_precision_is_the_format(amp: SuiteAmp) -> None:
     """``amp_precision`` has the parameters of the format; all tolerances are computed from it."""
     precision, form = amp.precision, FORMATS[amp.precision.name]
     pairs = [(getattr(precision, name), getattr(form, name)) for name in ("bits", "eps", "u", "max", "smallest_normal")]
@@ -87,7 +87,7 @@ def test_the_plugins_own_precision_is_the_format(amp: Amp) -> None:
 
 
 @pytest.mark.amp_parametrize("name", low_formats)
-def test_every_pattern_has_its_value(amp: Amp, name: str) -> None:
+def test_every_pattern_has_its_value(amp: SuiteAmp, name: str) -> None:
     """All 256 or 65536 patterns keep their bits in float32 and back; NaN stays NaN, zeros keep their signs."""
     form = FORMATS[name]
     patterns = np.arange(1 << form.bits)
@@ -104,7 +104,7 @@ def test_every_pattern_has_its_value(amp: Amp, name: str) -> None:
 
 
 @pytest.mark.amp_parametrize("name", low_formats)
-def test_the_extremes_are_where_arithmetic_finds_them(amp: Amp, name: str) -> None:
+def test_the_extremes_are_where_arithmetic_finds_them(amp: SuiteAmp, name: str) -> None:
     """Find the step at one, the largest finite and the smallest positive value by conversions on the device alone."""
     form = FORMATS[name]
     exponents = torch.arange(-160, 129, dtype=torch.float64)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.failure import AmpFailure
 from pytest_amp.formats import FORMATS, from_patterns, neighbours
 from pytest_amp.formats.format import Doubles
@@ -37,7 +37,7 @@ def _with_element(x: Tensor, number: float) -> Tensor:
     return x
 
 
-def _near_ties(amp: Amp) -> Doubles:
+def _near_ties(amp: SuiteAmp) -> Doubles:
     """Return ties of the format, and their float32 neighbours, that are within its range."""
     form = own(amp.precision)
     chosen = np.concatenate(list(neighbours(form).named().values()))
@@ -47,7 +47,7 @@ def _near_ties(amp: Amp) -> Doubles:
 
 
 @pytest.mark.parametrize("way", FILLS)
-def test_a_number_becomes_the_nearest_element(amp: Amp, way: str) -> None:
+def test_a_number_becomes_the_nearest_element(amp: SuiteAmp, way: str) -> None:
     """Every way of writing a number rounds ties to even, as a conversion from float32 does."""
     zero = torch.zeros(1, dtype=amp.dtype, device=amp.device.torch_device)
     numbers = _near_ties(amp)
@@ -68,7 +68,7 @@ ARITHMETIC: dict[str, Callable[[Tensor, float], Tensor]] = {
 
 
 @pytest.mark.parametrize("way", ARITHMETIC)
-def test_a_number_beside_low_ones_keeps_its_bits(amp: Amp, way: str) -> None:
+def test_a_number_beside_low_ones_keeps_its_bits(amp: SuiteAmp, way: str) -> None:
     """The result is rounded once, and the number (a learning rate, a temperature, a slope) is not rounded first."""
     for number in (1 + 0.45 * amp.precision.eps, 0.1, 3.3):
         x = torch.randn(4096).to(amp.dtype)
@@ -89,7 +89,7 @@ def test_a_number_beside_low_ones_keeps_its_bits(amp: Amp, way: str) -> None:
             )
 
 
-def test_numbers_are_read_back_as_they_are(amp: Amp) -> None:
+def test_numbers_are_read_back_as_they_are(amp: SuiteAmp) -> None:
     """Read every pattern as a list, and one value of each exponent by itself."""
     form = FORMATS[amp.precision.name]
     patterns = np.arange(1 << form.bits)
@@ -101,7 +101,7 @@ def test_numbers_are_read_back_as_they_are(amp: Amp) -> None:
 
 
 @pytest.mark.parametrize("name", ["int8", "int16", "int32", "int64", "uint8", "bool", "float64"])
-def test_low_numbers_become_others(amp: Amp, name: str) -> None:
+def test_low_numbers_become_others(amp: SuiteAmp, name: str) -> None:
     """Integers are truncated; every pattern within the range of the other dtype is converted."""
     dtype, form = getattr(torch, name), FORMATS[amp.precision.name]
     patterns = np.arange(1 << form.bits)

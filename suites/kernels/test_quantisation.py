@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 
 # A power of two, so that ties are ties; and even, for whether the zero point is added before rounding or after
 # differs from function to function, and shows in the ties of an odd one.
@@ -15,7 +15,7 @@ _SCALE, _ZERO = 0.125, 4
 _LOW, _HIGH = -128, 127
 
 
-def _values(amp: Amp) -> torch.Tensor:
+def _values(amp: SuiteAmp) -> torch.Tensor:
     """Return every step, every tie between two, and values beyond both ends."""
     return (torch.arange(-300, 301, dtype=torch.float32) / 2 * _SCALE).to(amp.device.torch_device)
 
@@ -30,7 +30,7 @@ def _back(integers: torch.Tensor) -> torch.Tensor:
     return (integers - _ZERO) * _SCALE
 
 
-def test_the_affine_map_by_hand(amp: Amp) -> None:
+def test_the_affine_map_by_hand(amp: SuiteAmp) -> None:
     """``round``, ``clamp``, ``to(int8)`` and back, on values of the autocast dtype, are exact: 8 bits fit into both."""
     values = _values(amp).to(amp.dtype)
     integers = (torch.round(values / _SCALE) + _ZERO).clamp(_LOW, _HIGH).to(torch.int8)
@@ -48,7 +48,7 @@ _THERE = pytest.mark.skipif(not hasattr(torch, "quantize_per_tensor"), reason="t
 
 @_QUIET
 @_THERE
-def test_quantised_tensors(amp: Amp) -> None:
+def test_quantised_tensors(amp: SuiteAmp) -> None:
     """``quantize_per_tensor`` and ``dequantize`` give the integers and values of the explicit map."""
     values = _values(amp)
     quantised = torch.quantize_per_tensor(values, _SCALE, _ZERO, torch.qint8)
@@ -61,7 +61,7 @@ def test_quantised_tensors(amp: Amp) -> None:
 _SCALES, _ZEROS = (0.125, 0.5, 2.0), (4, 0, -6)
 
 
-def _channels(amp: Amp, axis: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _channels(amp: SuiteAmp, axis: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return values of three channels along ``axis``, their quantised integers, and the dequantised values."""
     steps = _values(amp).double().cpu() / _SCALE
     rows = [torch.round(steps) + zero for zero in _ZEROS]
@@ -75,7 +75,7 @@ def _channels(amp: Amp, axis: int) -> tuple[torch.Tensor, torch.Tensor, torch.Te
 @_QUIET
 @_THERE
 @pytest.mark.parametrize("axis", [0, 1])
-def test_quantised_channels(amp: Amp, axis: int) -> None:
+def test_quantised_channels(amp: SuiteAmp, axis: int) -> None:
     """``quantize_per_channel`` uses each channel's scale and zero point."""
     values, integers, back = _channels(amp, axis)
     where = values.device
@@ -87,7 +87,7 @@ def test_quantised_channels(amp: Amp, axis: int) -> None:
 
 @pytest.mark.parametrize("inside", [False, True], ids=["outside", "autocast"])
 @pytest.mark.parametrize("axis", [0, 1])
-def test_fake_quantisation_of_channels(amp: Amp, axis: int, *, inside: bool) -> None:
+def test_fake_quantisation_of_channels(amp: SuiteAmp, axis: int, *, inside: bool) -> None:
     values, _, back = _channels(amp, axis)
     where = values.device
     scales = torch.tensor(_SCALES, device=where)
@@ -99,7 +99,7 @@ def test_fake_quantisation_of_channels(amp: Amp, axis: int, *, inside: bool) -> 
 
 
 @pytest.mark.parametrize("inside", [False, True], ids=["outside", "autocast"])
-def test_fake_quantisation(amp: Amp, *, inside: bool) -> None:
+def test_fake_quantisation(amp: SuiteAmp, *, inside: bool) -> None:
     """Fake quantisation has float32 inputs and outputs, within a region, too; gradients pass inside the range only."""
     values = _values(amp).requires_grad_()
     with amp.autocast(enabled=inside):
@@ -115,7 +115,7 @@ def test_fake_quantisation(amp: Amp, *, inside: bool) -> None:
 
 @_QUIET
 @_THERE
-def test_steps_that_are_no_powers_of_two(amp: Amp) -> None:
+def test_steps_that_are_no_powers_of_two(amp: SuiteAmp) -> None:
     """Random values, with a scale from their range: the round trip is off by half a step, and a rounding of float32."""
     torch.manual_seed(amp.config.seed)
     values = torch.randn(4096).to(amp.device.torch_device)
@@ -126,7 +126,7 @@ def test_steps_that_are_no_powers_of_two(amp: Amp) -> None:
     assert 0.49 < worst / scale <= 0.5 + 2.0**-16
 
 
-def test_low_inputs_lose_nothing_more(amp: Amp) -> None:
+def test_low_inputs_lose_nothing_more(amp: SuiteAmp) -> None:
     """Quantising a tensor of the autocast dtype quantises its values, without a second rounding."""
     torch.manual_seed(amp.config.seed)
     values = torch.randn(4096).to(amp.dtype).to(amp.device.torch_device)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.formats import FLOAT8_E4M3FN, FORMATS, FP32, Overflow, converted, from_patterns, neighbours
 
 from ..formats.numbers import CONVERSIONS, SLOW, hold, low_formats, overflow_of, own, spread, tensor_of
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.amp_parametrize("name", low_formats)
 
 
 @pytest.mark.parametrize("way", CONVERSIONS)
-def test_ties_and_their_neighbours(amp: Amp, name: str, way: str) -> None:
+def test_ties_and_their_neighbours(amp: SuiteAmp, name: str, way: str) -> None:
     """Convert each pattern's tie, with both signs, and the float32 values just below and just above it."""
     form = FORMATS[name]
     for kind, values in neighbours(form).named().items():
@@ -24,7 +24,7 @@ def test_ties_and_their_neighbours(amp: Amp, name: str, way: str) -> None:
         hold(amp, form, inputs, actual, way=f"{way} ({kind})")
 
 
-def test_numbers_of_every_size(amp: Amp, name: str) -> None:
+def test_numbers_of_every_size(amp: SuiteAmp, name: str) -> None:
     """Convert random bits of float32: subnormal values, infinities and NaNs among them."""
     form = FORMATS[name]
     patterns = np.random.default_rng(amp.config.seed).integers(0, 1 << 32, 1 << 17)
@@ -34,7 +34,7 @@ def test_numbers_of_every_size(amp: Amp, name: str) -> None:
 
 
 @pytest.mark.parametrize("source", ["float64", "int32", "int64", "bool"])
-def test_from_other_dtypes(amp: Amp, name: str, source: str) -> None:
+def test_from_other_dtypes(amp: SuiteAmp, name: str, source: str) -> None:
     """A float64 is rounded twice, by way of float32, which shows just above a tie (c10/util/Half.h, BFloat16.h)."""
     form, dtype = FORMATS[name], getattr(torch, source)
     generator = np.random.default_rng(amp.config.seed)
@@ -50,7 +50,7 @@ def test_from_other_dtypes(amp: Amp, name: str, source: str) -> None:
     hold(amp, form, FP32.round(values), actual, way=f"to, from {source}")
 
 
-def test_between_low_formats(amp: Amp, name: str) -> None:
+def test_between_low_formats(amp: SuiteAmp, name: str) -> None:
     """Convert every pattern of the autocast dtype, with the result by way of float32, which represents all of them."""
     source, form = own(amp.precision), FORMATS[name]
     patterns = np.arange(1 << source.bits)
@@ -61,7 +61,7 @@ def test_between_low_formats(amp: Amp, name: str) -> None:
     assert np.array_equal(converted(back, source), expected, equal_nan=True)
 
 
-def test_the_other_direction_of_ties_would_show(amp: Amp, name: str) -> None:
+def test_the_other_direction_of_ties_would_show(amp: SuiteAmp, name: str) -> None:
     """Prove that the tests above can fail: truncation and rounding up give different values on the same inputs."""
     form = FORMATS[name]
     near = neighbours(form)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as f
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.failure import AmpFailure
 from pytest_amp.numerics import exceeds, relative_error
 from pytest_amp.precision import FP32
@@ -73,7 +73,7 @@ WORK = {
 }  # fmt: skip
 
 
-def _results(amp: Amp, work: Work, values: list[Tensor], gradient: Tensor | None, threads: int) -> list[Tensor]:
+def _results(amp: SuiteAmp, work: Work, values: list[Tensor], gradient: Tensor | None, threads: int) -> list[Tensor]:
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
@@ -88,7 +88,7 @@ def _results(amp: Amp, work: Work, values: list[Tensor], gradient: Tensor | None
     return [result.detach(), *(x for x in gradients if x is not None)]
 
 
-def _allowed(amp: Amp, one: Tensor) -> float:
+def _allowed(amp: SuiteAmp, one: Tensor) -> float:
     """Return the allowed relative L2 error: a few values that were low on their way may be the adjacent value."""
     if torch.equal(one, one.to(amp.dtype).to(one.dtype)):
         return amp.precision.u * max(0.5, 4 / math.sqrt(one.numel()))
@@ -97,7 +97,7 @@ def _allowed(amp: Amp, one: Tensor) -> float:
 
 @pytest.mark.amp(devices=["cpu"])  # threads are the CPU's
 @pytest.mark.parametrize("name", WORK)
-def test_several_threads_compute_what_one_computes(amp: Amp, name: str) -> None:
+def test_several_threads_compute_what_one_computes(amp: SuiteAmp, name: str) -> None:
     """Sums may be taken in a different order, in float32: then a result is occasionally the adjacent value."""
     work = WORK[name]
     low = [torch.randn(shape).to(amp.dtype) for shape in work.low]

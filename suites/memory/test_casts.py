@@ -8,14 +8,14 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.cases import Case
 
 from .networks import every_case
 
 
 @pytest.mark.amp_parametrize("case", every_case)
-def test_a_step_makes_the_casts_of_its_rules(amp: Amp, case: Case) -> None:
+def test_a_step_makes_the_casts_of_its_rules(amp: SuiteAmp, case: Case) -> None:
     """Count casts and their bytes with the cache and without, forward and backward; exact in a baseline."""
     amp.check_casts(case)
 
@@ -58,14 +58,14 @@ COUNTED: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], int]] = {
 
 
 @pytest.mark.parametrize("layer", COUNTED)
-def test_a_layer_is_cast_as_often_as_counted_by_hand(amp: Amp, layer: str) -> None:
+def test_a_layer_is_cast_as_often_as_counted_by_hand(amp: SuiteAmp, layer: str) -> None:
     """Compare with the manual count, the only one that does not come from this project's code."""
     build, shape, expected = COUNTED[layer]
     case = amp.case(build, lambda: torch.randn(shape), _summed, name=layer)
     assert amp.check_casts(case).count == expected
 
 
-def test_without_the_cache_each_use_of_a_weight_is_a_cast(amp: Amp) -> None:
+def test_without_the_cache_each_use_of_a_weight_is_a_cast(amp: SuiteAmp) -> None:
     """Eight uses are eight casts in forward, and eight gradients in backward."""
     from pytest_amp.memory import Passes, census
 
@@ -77,7 +77,7 @@ def test_without_the_cache_each_use_of_a_weight_is_a_cast(amp: Amp) -> None:
     assert again.count - cached.count == 2 * 7
 
 
-def test_float32_makes_none(amp: Amp) -> None:
+def test_float32_makes_none(amp: SuiteAmp) -> None:
     """Without autocast there are no casts, so that every counted cast is autocast's."""
     from contextlib import nullcontext
 

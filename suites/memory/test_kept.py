@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.cases import Case
 from pytest_amp.failure import AmpFailure
 from pytest_amp.memory import Passes, Saved, saved_bytes
@@ -200,7 +200,7 @@ ON_A_CPU = ("batch_norm", "attention")
 @pytest.mark.parametrize(
     "operator", [pytest.param(name, marks=[pytest.mark.amp(devices=["cpu"])] * (name in ON_A_CPU)) for name in KEPT]
 )
-def test_an_operator_keeps_what_its_derivative_needs(amp: Amp, operator: str) -> None:
+def test_an_operator_keeps_what_its_derivative_needs(amp: SuiteAmp, operator: str) -> None:
     """Compare storages and bytes by dtype for a low-precision input: an excess that manual casts share shows here."""
     operator_case = KEPT[operator]
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.cases import Case, DecoderSize, Kinks, cnn, decoder
 from pytest_amp.devices import DeviceKind
 
@@ -14,7 +14,7 @@ from .networks import every_case
 
 
 @pytest.mark.amp_parametrize("case", every_case)
-def test_a_step_keeps_what_casts_by_hand_keep(amp: Amp, case: Case) -> None:
+def test_a_step_keeps_what_casts_by_hand_keep(amp: SuiteAmp, case: Case) -> None:
     """Count bytes, on a CPU, too; each step ends with as many as the step before."""
     amp.check_memory(case)
 
@@ -30,7 +30,7 @@ LIGHTER: dict[str, tuple[Callable[[], Case], float, float]] = {
 
 
 @pytest.mark.parametrize("network", LIGHTER)
-def test_activations_take_less_than_in_float32(amp: Amp, network: str) -> None:
+def test_activations_take_less_than_in_float32(amp: SuiteAmp, network: str) -> None:
     """Activations take half, except for operators that are float32 by rule: normalisation, softmax and the loss."""
     make, ceiling, peak = LIGHTER[network]
     limits = {} if amp.device.kind is DeviceKind.CPU else {"peak_ceiling": peak}  # a CPU has no peak

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.optim import lr_scheduler
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.failure import AmpFailure
 from pytest_amp.run.targets import Target
 from pytest_amp.scaler.optimizers import make_optimizer, optimizers_on, variant_of
@@ -21,7 +21,7 @@ from pytest_amp.torch_private import live_storages
 _FIRST, _STEPS = 2, 6
 
 
-def _hold(amp: Amp, what: str, step: Callable[[int], object], *, arguments: Any = ()) -> None:
+def _hold(amp: SuiteAmp, what: str, step: Callable[[int], object], *, arguments: Any = ()) -> None:
     alive = []
     with live_storages(given=arguments) as holding:
         for index in range(_STEPS):
@@ -40,7 +40,7 @@ def _hold(amp: Amp, what: str, step: Callable[[int], object], *, arguments: Any 
         )
 
 
-def _model(amp: Amp) -> nn.Sequential:
+def _model(amp: SuiteAmp) -> nn.Sequential:
     return nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4)).to(amp.device.torch_device)
 
 
@@ -53,7 +53,7 @@ def _optimizers(target: Target) -> Iterator[object]:
 
 @pytest.mark.amp(dtypes=["bf16"])  # inputs of optimizers are float32
 @pytest.mark.amp_parametrize("optimizer", _optimizers)
-def test_optimizers_keep_no_gradients(amp: Amp, amp_scaler: Any, optimizer: str) -> None:
+def test_optimizers_keep_no_gradients(amp: SuiteAmp, amp_scaler: Any, optimizer: str) -> None:
     """Every implementation of each optimizer, with new gradients in each step, one of them skipped for an overflow."""
     model = _model(amp)
     weights = [p for p in model.parameters() if p.dim() == 2]  # Muon takes no other shapes
@@ -110,7 +110,7 @@ BACKWARD: dict[str, Callable[[nn.Module, list[Any], Any], None]] = {
 
 @pytest.mark.parametrize("clipping", [False, True], ids=["plain", "clipped"])
 @pytest.mark.parametrize("way", BACKWARD)
-def test_a_training_keeps_nothing_of_its_steps(amp: Amp, amp_scaler: Any, way: str, *, clipping: bool) -> None:
+def test_a_training_keeps_nothing_of_its_steps(amp: SuiteAmp, amp_scaler: Any, way: str, *, clipping: bool) -> None:
     """No way of running backward retains memory, with a schedule, and with gradients that are set to zero."""
     model = _model(amp)
     optimizer, scaler = torch.optim.AdamW(model.parameters(), lr=1e-3), amp_scaler(init_scale=8.0)

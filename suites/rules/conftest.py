@@ -15,7 +15,7 @@ from pytest_amp.child_process import plugin_modules
 from pytest_amp.failure import AmpFailure
 
 if TYPE_CHECKING:
-    from pytest_amp.amp import Amp
+    from pytest_amp.amp import SuiteAmp
     from pytest_amp.devices import Device
     from pytest_amp.rules.sweep import Sweep
 
@@ -65,7 +65,7 @@ def sweeps(request: pytest.FixtureRequest) -> Iterator[Sweeps]:
 
 
 @pytest.fixture
-def examine(amp: Amp, sweeps: Sweeps) -> Examiner:
+def examine(amp: SuiteAmp, sweeps: Sweeps) -> Examiner:
     """Return a function that examines an operator on device and dtype: ``examine("hand_cast", "aten::mm")``."""
     from .operators import Examiner
 

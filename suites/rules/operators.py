@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 import torch
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.failure import AmpFailure
 from pytest_amp.rules.checks import Checked, checked_from, observed_from
 from pytest_amp.rules.hand_cast import dtype_argument
@@ -21,7 +21,7 @@ from pytest_amp.run.targets import Target
 class Examiner:
     """Interface of one test to a sweep."""
 
-    def __init__(self, amp: Amp, sweep: Sweep) -> None:
+    def __init__(self, amp: SuiteAmp, sweep: Sweep) -> None:
         """Take ``sweep``, which is that of amp's device."""
         self._amp = amp
         self._sweep = sweep
@@ -41,7 +41,7 @@ class Examiner:
             raise AmpFailure(f"{short(overload)} could not be examined: {failed}") from None
 
 
-def is_judged(registry: Registry, amp: Amp) -> bool:
+def is_judged(registry: Registry, amp: SuiteAmp) -> bool:
     """Return whether unknown operators fail: on a release that the spec covers, and elsewhere under --amp-strict."""
     return registry.coverage is Coverage.COVERED or amp.config.strict
 
@@ -80,18 +80,18 @@ def overloads_with_a_dtype(target: Target) -> Iterable[str]:
     return [name for name in known_overloads(target) if dtype_argument(qualified(name)) is not None]
 
 
-def where(amp: Amp) -> str:
+def where(amp: SuiteAmp) -> str:
     """Describe the software and the hardware, for failures."""
     return f"torch {torch.__version__}, {amp.device.describe()}"
 
 
-def written(rule: Rule, amp: Amp) -> str:
+def written(rule: Rule, amp: SuiteAmp) -> str:
     """Return a rule as written in the spec, for failures."""
     since = f" since torch {rule.since}" if rule.since else ""
     return f"{label_of(rule, amp.dtype)}{since} ({SPEC_FILE})"
 
 
-def require(amp: Amp, checked: Checked, what: str, *, likely: str) -> None:
+def require(amp: SuiteAmp, checked: Checked, what: str, *, likely: str) -> None:
     """Fail if ``checked`` has a difference; ``what`` is the guarantee that is broken."""
     if checked.failures:
         rule = read_registry(amp.device.type).expected[checked.overload]

@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.precision import dtype_name
 
 from .releases import GROUPED_FLASH
@@ -73,7 +73,7 @@ def _cases() -> Iterable[Any]:
 
 @pytest.mark.parametrize("mixed", [False, True], ids=["float32", "mixed"])
 @pytest.mark.parametrize(("backend", "arguments"), list(_cases()))
-def test_attention_is_cast(amp: Amp, backend: str, arguments: str, *, mixed: bool) -> None:
+def test_attention_is_cast(amp: SuiteAmp, backend: str, arguments: str, *, mixed: bool) -> None:
     """Attention has the bits of manual casts, also where only the keys are low (pytorch/pytorch#141774)."""
     heads = 2 if "gqa" in arguments else 4
     if amp.device.type == "cuda" and backend in {"flash", "cudnn"} and torch.cuda.get_device_capability() < (8, 0):
@@ -100,7 +100,7 @@ def test_attention_is_cast(amp: Amp, backend: str, arguments: str, *, mixed: boo
     assert torch.equal(actual, by_hand), f"attention ({backend}, {arguments}) differs from casts by hand"
 
 
-def _is_refused(amp: Amp, kernels: list[SDPBackend], arguments: str, *tensors: torch.Tensor) -> None:
+def _is_refused(amp: SuiteAmp, kernels: list[SDPBackend], arguments: str, *tensors: torch.Tensor) -> None:
     """Manual casts and a region are refused alike: autocast adds no kernel and no fallback."""
     low = [tensor.to(amp.dtype) for tensor in tensors]
     for enabled, (query, key, value) in ((False, low), (True, tensors)):
@@ -111,7 +111,7 @@ def _is_refused(amp: Amp, kernels: list[SDPBackend], arguments: str, *tensors: t
 
 
 @pytest.mark.parametrize("arguments", [key for key in ARGUMENTS if key != "dropout"])
-def test_attention_is_what_its_formula_says(amp: Amp, arguments: str) -> None:
+def test_attention_is_what_its_formula_says(amp: SuiteAmp, arguments: str) -> None:
     """Compare with the formula in float64: an argument that every back end forgets shows here."""
     heads = 2 if "gqa" in arguments else 4
     query, key, value = (torch.randn(2, n, 6, 8).to(amp.device.torch_device) for n in (4, heads, heads))
@@ -142,7 +142,7 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 @pytest.mark.parametrize("weights", [True, False], ids=["weights", "fused"])
 @pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
 @pytest.mark.parametrize("layer", LAYERS)
-def test_multihead_attention_of_any_width_is_low(amp: Amp, layer: str, *, training: bool, weights: bool) -> None:
+def test_multihead_attention_of_any_width_is_low(amp: SuiteAmp, layer: str, *, training: bool, weights: bool) -> None:
     """Separate widths of keys and values have separate weights, and a different path.
 
     Probabilities come from softmax: float32 if the device's list has it.
@@ -182,7 +182,7 @@ MASKS = ("none", "boolean", "float32", "low", "padding", "padding float32", "pad
 _PADDED = "pytorch/pytorch#132613: the fast path of padded rows meets float32 weights and low activations"
 
 
-def _masked(amp: Amp, kind: str) -> dict[str, torch.Tensor]:
+def _masked(amp: SuiteAmp, kind: str) -> dict[str, torch.Tensor]:
     later = torch.ones(5, 5, dtype=torch.bool, device=amp.device.torch_device).triu(1)
     padded = torch.arange(5, device=amp.device.torch_device) >= torch.tensor([[5], [3]], device=amp.device.torch_device)
     if kind == "none":
@@ -198,7 +198,7 @@ def _masked(amp: Amp, kind: str) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
 @pytest.mark.parametrize("encoder", ENCODERS)
-def test_the_dtype_of_an_encoder_is_the_one_it_had(amp: Amp, encoder: str, mode: str, *, training: bool) -> None:
+def test_the_dtype_of_an_encoder_is_the_one_it_had(amp: SuiteAmp, encoder: str, mode: str, *, training: bool) -> None:
     """Golden: the dtype of the input, which the residual stream adds to; on the fast path (eval, no graph) low.
 
     See pytorch/pytorch#82783, #107663 and #132613: training and evaluation, with and without masks.

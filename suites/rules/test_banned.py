@@ -6,18 +6,18 @@ import pytest
 import torch
 from torch.nn import functional
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.failure import AmpFailure
 from pytest_amp.precision import dtype_name
 
 
-def _arguments(amp: Amp, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+def _arguments(amp: SuiteAmp, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
     probability = torch.full((4,), 0.3, dtype=dtype, device=amp.device.torch_device)
     return probability, probability.clone()
 
 
 @pytest.mark.amp(fake=True, devices=["cuda", "xpu", "mtia"])
-def test_it_is_refused_with_the_name_of_the_alternative(amp: Amp) -> None:
+def test_it_is_refused_with_the_name_of_the_alternative(amp: SuiteAmp) -> None:
     for dtype in (torch.float32, amp.dtype):
         with amp.device.tensors(), amp.device.autocast(amp.dtype):
             arguments = _arguments(amp, dtype)
@@ -37,7 +37,7 @@ def test_it_is_refused_with_the_name_of_the_alternative(amp: Amp) -> None:
 
 
 @pytest.mark.amp(devices=["cpu"])
-def test_it_runs_in_float32_on_the_cpu(amp: Amp) -> None:
+def test_it_runs_in_float32_on_the_cpu(amp: SuiteAmp) -> None:
     with amp.autocast():
         low = functional.binary_cross_entropy(*_arguments(amp, amp.dtype))
         full = functional.binary_cross_entropy(*_arguments(amp, torch.float32))
@@ -46,7 +46,7 @@ def test_it_runs_in_float32_on_the_cpu(amp: Amp) -> None:
 
 
 @pytest.mark.amp(fake=True)
-def test_the_alternative_runs_in_float32(amp: Amp) -> None:
+def test_the_alternative_runs_in_float32(amp: SuiteAmp) -> None:
     with amp.device.tensors(), amp.device.autocast(amp.dtype):
         logits = torch.full((4,), 0.3, dtype=amp.dtype, device=amp.device.torch_device)
         loss = functional.binary_cross_entropy_with_logits(logits, logits.clone())

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.failure import AmpFailure
 from pytest_amp.precision import dtype_name
 from pytest_amp.rules.registry import qualified
@@ -43,7 +43,7 @@ _WRITES: dict[str, Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Te
 }
 
 
-def _maker(amp: Amp) -> _Make:
+def _maker(amp: SuiteAmp) -> _Make:
     def make(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         return torch.ones(shape, dtype=dtype, device=amp.device.torch_device)
 
@@ -54,7 +54,7 @@ def _strict(value: str, report: str, *, raises: type[BaseException]) -> Any:
     return pytest.param(value, id=value, marks=pytest.mark.xfail(strict=True, raises=raises, reason=report))
 
 
-def _dtype_of(amp: Amp, call: Callable[[_Make], torch.Tensor]) -> torch.dtype:
+def _dtype_of(amp: SuiteAmp, call: Callable[[_Make], torch.Tensor]) -> torch.dtype:
     with amp.device.tensors(), torch.no_grad(), amp.device.autocast(amp.dtype):
         return call(_maker(amp)).dtype
 
@@ -67,7 +67,7 @@ def _products(target: Target) -> Iterable[Any]:
 
 
 @pytest.mark.amp_parametrize("product", _products)
-def test_products_run_in_the_autocast_dtype(amp: Amp, product: str) -> None:
+def test_products_run_in_the_autocast_dtype(amp: SuiteAmp, product: str) -> None:
     dtype = _dtype_of(amp, _PRODUCTS[product])
     amp.observe(f"product {product}", dtype_name(dtype), kind="dtype")
     if dtype != amp.dtype:
@@ -83,7 +83,7 @@ def _writes(target: Target) -> Iterable[Any]:
 
 
 @pytest.mark.amp_parametrize("write", _writes)
-def test_indexed_writes_promote(amp: Amp, write: str) -> None:
+def test_indexed_writes_promote(amp: SuiteAmp, write: str) -> None:
     def call(make: _Make) -> torch.Tensor:
         return _WRITES[write](make(4, 3), make(2, dtype=torch.int64), make(2, 3, dtype=amp.dtype))
 
@@ -97,7 +97,7 @@ def test_indexed_writes_promote(amp: Amp, write: str) -> None:
     raises=AmpFailure,
     reason="pytorch/pytorch#191125 promote refuses the other format",
 )
-def test_16_bit_formats_that_meet_are_promoted(amp: Amp, examine: Examiner) -> None:
+def test_16_bit_formats_that_meet_are_promoted(amp: SuiteAmp, examine: Examiner) -> None:
     """Require the fix; test_hand_cast shows today's behaviour, and an operator that is fixed before the others."""
     overloads = overloads_with(RuleName.PROMOTE)(amp.target)
     refused = [name for name in overloads if examine("other_half", qualified(name)).refused]
@@ -109,7 +109,7 @@ def test_16_bit_formats_that_meet_are_promoted(amp: Amp, examine: Examiner) -> N
 @pytest.mark.xfail(
     strict=True, raises=AssertionError, reason="pytorch/pytorch#191125 promote does not look at optional tensors"
 )
-def test_a_float32_bias_promotes_bilinear(amp: Amp) -> None:
+def test_a_float32_bias_promotes_bilinear(amp: SuiteAmp) -> None:
     def call(make: _Make) -> torch.Tensor:
         low = amp.dtype
         return functional.bilinear(make(2, 2, dtype=low), make(2, 2, dtype=low), make(3, 2, 2, dtype=low), make(3))
@@ -124,7 +124,7 @@ def _layer_norms(target: Target) -> Iterable[Any]:
 
 
 @pytest.mark.amp_parametrize("arguments", _layer_norms)
-def test_layer_norm_takes_mixed_dtypes(amp: Amp, arguments: str) -> None:
+def test_layer_norm_takes_mixed_dtypes(amp: SuiteAmp, arguments: str) -> None:
     def call(make: _Make) -> torch.Tensor:
         return functional.layer_norm(make(2, 8), (8,), make(8, dtype=amp.dtype), make(8, dtype=amp.dtype))
 
@@ -133,7 +133,7 @@ def test_layer_norm_takes_mixed_dtypes(amp: Amp, arguments: str) -> None:
     assert dtype == torch.float32
 
 
-def test_distances_are_float32_at_every_size(amp: Amp) -> None:
+def test_distances_are_float32_at_every_size(amp: SuiteAmp) -> None:
     """A different kernel above 25 points must return float32, too (pytorch/pytorch#136748)."""
     for points in (4, 40):
 

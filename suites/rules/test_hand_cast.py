@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.devices import DeviceKind
 from pytest_amp.failure import AmpFailure
 from pytest_amp.rules.registry import qualified, read_registry
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.amp(fake=True)
 
 
 @pytest.mark.amp_parametrize("overload", known_overloads)
-def test_does_what_casting_by_hand_does(amp: Amp, overload: str, examine: Examiner) -> None:
+def test_does_what_casting_by_hand_does(amp: SuiteAmp, overload: str, examine: Examiner) -> None:
     """Compare for float32, 16-bit and mixed arguments, and for the other 16-bit format.
 
     A real device is compared bit for bit, a fake one by casts, dtypes and shapes.
@@ -35,13 +35,13 @@ def test_does_what_casting_by_hand_does(amp: Amp, overload: str, examine: Examin
 
 
 @pytest.mark.amp_parametrize("overload", overloads_with_a_dtype)
-def test_an_explicit_dtype_is_respected(amp: Amp, overload: str, examine: Examiner) -> None:
+def test_an_explicit_dtype_is_respected(amp: SuiteAmp, overload: str, examine: Examiner) -> None:
     checked = examine("explicit_dtype", qualified(overload))
     require(amp, checked, "does not respect dtype=", likely="autocast overrides what the caller asked for")
 
 
 @pytest.mark.amp_parametrize("overload", overloads_with(RuleName.PROMOTE))
-def test_mixed_arguments_are_promoted_in_every_order(amp: Amp, overload: str, examine: Examiner) -> None:
+def test_mixed_arguments_are_promoted_in_every_order(amp: SuiteAmp, overload: str, examine: Examiner) -> None:
     checked = examine("orders", qualified(overload))
     require(amp, checked, "does not promote mixed arguments", likely="results depend on the order of the arguments")
     if checked.ran:

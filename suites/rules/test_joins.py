@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.devices import DeviceKind
 from pytest_amp.failure import AmpFailure
 from pytest_amp.precision import dtype_name
@@ -57,13 +57,13 @@ JOINS: dict[str, tuple[tuple[int, ...], _Join]] = {
 }
 
 
-def _mixes(amp: Amp) -> list[tuple[torch.dtype, ...]]:
+def _mixes(amp: SuiteAmp) -> list[tuple[torch.dtype, ...]]:
     """Return any two dtypes, and all three, in every order; MPS has no float64."""
     dtypes = [amp.dtype, torch.float32] + ([torch.float64] if amp.device.type != "mps" else [])
     return [*itertools.product(dtypes, repeat=2), *itertools.permutations(dtypes, 3)]
 
 
-def _joined(amp: Amp, join: _Join, values: Sequence[torch.Tensor]) -> torch.Tensor:
+def _joined(amp: SuiteAmp, join: _Join, values: Sequence[torch.Tensor]) -> torch.Tensor:
     """Join within a region; on a fake device return its dtype and no values."""
     fake = amp.device.kind is DeviceKind.FAKE
     with amp.device.tensors(), torch.no_grad():
@@ -79,7 +79,7 @@ def _joins(target: Target) -> Iterable[str]:
 
 
 @pytest.mark.amp_parametrize("join", _joins)
-def test_a_join_is_as_wide_as_its_widest(amp: Amp, join: str) -> None:
+def test_a_join_is_as_wide_as_its_widest(amp: SuiteAmp, join: str) -> None:
     """No tensor is narrowed, whatever the dtypes, their order and the name."""
     shape, function = JOINS[join]
     torch.manual_seed(amp.config.seed)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.cases.limits import lacks_lstm_kernel
 from pytest_amp.precision import dtype_name
 from pytest_amp.run.targets import Target
@@ -18,7 +18,7 @@ _CELLS = {"GRUCell": nn.GRUCell, "LSTMCell": nn.LSTMCell, "RNNCell": nn.RNNCell}
 _LAYERS = {"GRU": nn.GRU, "LSTM": nn.LSTM, "RNN": nn.RNN}
 
 
-def _normal(amp: Amp, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+def _normal(amp: SuiteAmp, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return torch.randn(shape).to(amp.device.torch_device, dtype)
 
 
@@ -36,7 +36,7 @@ def _layers(target: Target) -> Iterable[Any]:
 
 
 @pytest.mark.amp_parametrize("layer", _layers)
-def test_recurrent_layers_answer_in_the_autocast_dtype(amp: Amp, layer: str) -> None:
+def test_recurrent_layers_answer_in_the_autocast_dtype(amp: SuiteAmp, layer: str) -> None:
     module = _LAYERS[layer](4, 4).to(amp.device.torch_device)
     with amp.autocast():
         answers = {module(_normal(amp, 3, 2, 4, dtype=dtype))[0].dtype for dtype in (torch.float32, amp.dtype)}
@@ -45,7 +45,7 @@ def test_recurrent_layers_answer_in_the_autocast_dtype(amp: Amp, layer: str) -> 
 
 
 @pytest.mark.amp_parametrize("cell", lambda _: _CELLS)
-def test_recurrent_cells_answer_in_the_autocast_dtype(amp: Amp, cell: str) -> None:
+def test_recurrent_cells_answer_in_the_autocast_dtype(amp: SuiteAmp, cell: str) -> None:
     module = _CELLS[cell](3, 3).to(amp.device.torch_device)
     with amp.autocast():
         answer = module(_normal(amp, 2, 3, dtype=amp.dtype))
@@ -55,7 +55,7 @@ def test_recurrent_cells_answer_in_the_autocast_dtype(amp: Amp, cell: str) -> No
 
 
 @pytest.mark.amp_parametrize("mode", lambda _: ("train", "eval"))
-def test_an_encoder_runs_in_both_modes(amp: Amp, mode: str) -> None:
+def test_an_encoder_runs_in_both_modes(amp: SuiteAmp, mode: str) -> None:
     """The fused path in eval runs, too (pytorch/pytorch#132613)."""
     layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
     encoder = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False).to(amp.device.torch_device)
@@ -66,7 +66,7 @@ def test_an_encoder_runs_in_both_modes(amp: Amp, mode: str) -> None:
     assert result.isfinite().all()
 
 
-def test_attention_takes_every_kind_of_mask(amp: Amp) -> None:
+def test_attention_takes_every_kind_of_mask(amp: SuiteAmp) -> None:
     """Masks may be boolean, float32 and 16-bit (pytorch/pytorch#99012, #111276)."""
     attention = nn.MultiheadAttention(16, 2).to(amp.device.torch_device).eval()
     query = _normal(amp, 6, 1, 16)
@@ -84,7 +84,7 @@ def test_attention_takes_every_kind_of_mask(amp: Amp) -> None:
 
 
 @pytest.mark.amp_parametrize("affine", lambda _: ("affine", "plain"))
-def test_batch_norm_keeps_its_statistics_in_float32(amp: Amp, affine: str) -> None:
+def test_batch_norm_keeps_its_statistics_in_float32(amp: SuiteAmp, affine: str) -> None:
     """Batch norm with and without weights keeps float32 statistics (pytorch/pytorch#61924, #88929)."""
     convolution = nn.Conv2d(3, 3, 1).to(amp.device.torch_device)
     norm = nn.BatchNorm2d(3, affine=affine == "affine").to(amp.device.torch_device)
@@ -108,7 +108,7 @@ _LAZY: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 
 @pytest.mark.filterwarnings("ignore:Lazy modules are a new feature")
 @pytest.mark.amp_parametrize("layer", lambda _: _LAZY)
-def test_lazy_layers_answer_their_first_call_as_the_next(amp: Amp, layer: str) -> None:
+def test_lazy_layers_answer_their_first_call_as_the_next(amp: SuiteAmp, layer: str) -> None:
     """The first call returns the autocast dtype; weights are float32, created in a region or not."""
     build, shape = _LAZY[layer]
     module, batch = build().to(amp.device.torch_device), _normal(amp, *shape)

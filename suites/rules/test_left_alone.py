@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.failure import AmpFailure
 from pytest_amp.rules.registry import qualified, read_registry
 from pytest_amp.rules.unregistered import UNREGISTERED, difference
@@ -15,13 +15,13 @@ pytestmark = pytest.mark.amp(fake=True)
 
 
 @pytest.mark.amp_parametrize("overload", known_overloads)
-def test_other_dtypes_and_other_devices(amp: Amp, overload: str, examine: Examiner) -> None:
+def test_other_dtypes_and_other_devices(amp: SuiteAmp, overload: str, examine: Examiner) -> None:
     """float64, integers, complex values, and other devices' tensors stay unchanged, also beside ones that are cast."""
     checked = examine("left_alone", qualified(overload))
     require(amp, checked, "casts what it should leave alone", likely="float64 or complex values lose precision")
 
 
-def test_operators_without_a_kernel(amp: Amp) -> None:
+def test_operators_without_a_kernel(amp: SuiteAmp) -> None:
     """Operators without a kernel include in-place and ``out=`` overloads."""
     registered = read_registry(amp.device.type).registered
     different = [

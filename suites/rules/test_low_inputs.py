@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.utils import parametrizations, weight_norm
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 
 Function = Callable[[torch.Tensor], torch.Tensor]
 
@@ -69,7 +69,7 @@ ACTIVATIONS: dict[str, tuple[Function, Function]] = {
 @pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad], ids=["grad", "no_grad"])
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_activations_of_low_inputs_are_rounded_once_or_twice(
-    amp: Amp, activation: str, mode: Callable[[], torch.no_grad]
+    amp: SuiteAmp, activation: str, mode: Callable[[], torch.no_grad]
 ) -> None:
     """Compare every element: a kernel that computes in a narrower format, or forgets its argument, is off by more."""
     function, formula = ACTIVATIONS[activation]
@@ -112,7 +112,7 @@ class _Normed(nn.Module):
     "kind",
     ["weight_norm", "weight_norm, conv", "weight_norm, dim", "old weight_norm", "spectral_norm", "orthogonal"],
 )
-def test_parametrized_weights_are_trained(amp: Amp, kind: str) -> None:
+def test_parametrized_weights_are_trained(amp: SuiteAmp, kind: str) -> None:
     """The layer's result is low; every parameter behind its weight gets a float32 gradient near float32's own."""
     module = _Normed(kind).to(amp.device.torch_device).eval()  # in training spectral_norm iterates
     batch = torch.randn(4, 8, device=amp.device.torch_device)

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.cases.limits import lacks_lstm_kernel
 from pytest_amp.precision import FP16, dtype_name
 from pytest_amp.torch_private import cudnn_enabled
@@ -47,7 +47,7 @@ def _named(*dtypes: torch.dtype | None) -> str:
 
 
 def _expected(
-    amp: Amp, kind: str, input_dtype: torch.dtype, state: torch.dtype | None, *, packed: bool
+    amp: SuiteAmp, kind: str, input_dtype: torch.dtype, state: torch.dtype | None, *, packed: bool
 ) -> list[torch.dtype]:
     """Golden: the dtypes of the result and of the last state.
 
@@ -74,7 +74,7 @@ def _expected(
 @pytest.mark.parametrize("packed", [False, True], ids=["padded", "packed"])
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_recurrent_layers_answer_as_they_did(amp: Amp, kind: str, form: str, *, packed: bool) -> None:
+def test_recurrent_layers_answer_as_they_did(amp: SuiteAmp, kind: str, form: str, *, packed: bool) -> None:
     """Run float32 and low inputs, without a state or with one of either dtype, with gradients and without.
 
     In pytorch/pytorch#45048, #88136, #116763 and #116925 some combination raises.
@@ -116,7 +116,7 @@ def test_recurrent_layers_answer_as_they_did(amp: Amp, kind: str, form: str, *, 
     ],
 )
 @pytest.mark.parametrize("kind", KINDS)
-def test_recurrent_layers_answer_in_the_dtype_of_the_region_on_cuda(amp: Amp, kind: str, *, cudnn: bool) -> None:
+def test_recurrent_layers_answer_in_the_dtype_of_the_region_on_cuda(amp: SuiteAmp, kind: str, *, cudnn: bool) -> None:
     """Run with cuDNN and without: torch's own layers are made of cells and products, which CUDA's list has."""
     layer = KINDS[kind](6, 4).to(amp.device.torch_device)
     with cudnn_enabled(enabled=cudnn), amp.autocast():
@@ -127,7 +127,7 @@ def test_recurrent_layers_answer_in_the_dtype_of_the_region_on_cuda(amp: Amp, ki
 
 
 @pytest.mark.parametrize("kind", [key for key in KINDS if key != "LSTM"])
-def test_a_packed_sequence_is_computed_as_a_padded_one(amp: Amp, kind: str) -> None:
+def test_a_packed_sequence_is_computed_as_a_padded_one(amp: SuiteAmp, kind: str) -> None:
     """Packed results are bitwise equal if no row is shorter: packing takes nothing out of the region.
 
     An LSTM is excluded, whose padded form is oneDNN's; cuDNN has separate kernels, which are compared within two
@@ -147,7 +147,7 @@ def test_a_packed_sequence_is_computed_as_a_padded_one(amp: Amp, kind: str) -> N
     assert not torch.equal(packed.float(), plain), "of a packed sequence the layer computes in float32"
 
 
-def test_a_packed_lstm_multiplies_low(amp: Amp) -> None:
+def test_a_packed_lstm_multiplies_low(amp: SuiteAmp) -> None:
     """Outputs are float32 for float32 rows, and products still low: near the float32 result, but different."""
     layer = nn.LSTM(6, 4).to(amp.device.torch_device)
     packed = pack_padded_sequence(torch.randn(4, 2, 6, device=amp.device.torch_device), LENGTHS)
@@ -161,7 +161,7 @@ def test_a_packed_lstm_multiplies_low(amp: Amp) -> None:
 @pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
 @pytest.mark.parametrize("packed", [False, True], ids=["padded", "packed"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_gradients_reach_input_state_and_weights(amp: Amp, kind: str, *, packed: bool) -> None:
+def test_gradients_reach_input_state_and_weights(amp: SuiteAmp, kind: str, *, packed: bool) -> None:
     """Gradients have their tensor's own dtype, and are near float32's, the initial state's among them."""
     device = amp.device.torch_device
     reason = None if packed or kind != "LSTM" else lacks_lstm_kernel(amp.device.type, amp.precision.name)
@@ -196,7 +196,7 @@ CELLS: dict[str, tuple[Callable[[], nn.Module], int]] = {
 
 
 @pytest.mark.parametrize("cell", CELLS)
-def test_cells_answer_as_they_did(amp: Amp, cell: str) -> None:
+def test_cells_answer_as_they_did(amp: SuiteAmp, cell: str) -> None:
     """Golden: low on CUDA, whose list has all four cells; on the CPU only an RNN's.
 
     Cells that add to their state have its dtype there, or the input's by default.

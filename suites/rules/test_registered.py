@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_amp import torch_private
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.devices import DeviceKind
 from pytest_amp.failure import AmpFailure
 from pytest_amp.rules.named import UNREACHABLE
@@ -29,7 +29,7 @@ _LIKELY = {
 
 
 @pytest.mark.amp_parametrize("overload", every_overload)
-def test_rule(amp: Amp, overload: str, examine: Examiner) -> None:
+def test_rule(amp: SuiteAmp, overload: str, examine: Examiner) -> None:
     name = qualified(overload)
     registry = read_registry(amp.device.type)
     rule = registry.expected.get(name)
@@ -71,7 +71,7 @@ def test_rule(amp: Amp, overload: str, examine: Examiner) -> None:
         )
 
 
-def test_no_operator_is_new_or_gone(amp: Amp) -> None:
+def test_no_operator_is_new_or_gone(amp: SuiteAmp) -> None:
     registry = read_registry(amp.device.type)
     amp.observe("registered", len(registry.registered) - len(registry.foreign), kind="count")
     amp.observe("new operators", [short(name) for name in registry.new], kind="state")
@@ -88,7 +88,7 @@ def test_no_operator_is_new_or_gone(amp: Amp) -> None:
 
 
 @pytest.mark.amp(devices=["cpu"])
-def test_no_device_type_is_new(amp: Amp) -> None:
+def test_no_device_type_is_new(amp: SuiteAmp) -> None:
     """Each device type with autocast kernels has rules in the spec, or a documented reason for having none."""
     actual, spec = torch_private.autocast_device_types(), load_spec()
     unknown = [name for name in actual if name not in {*spec.device_types, *spec.left_out}]
@@ -103,7 +103,7 @@ def test_no_device_type_is_new(amp: Amp) -> None:
         )
 
 
-def test_in_place_and_out_overloads_have_no_kernel(amp: Amp) -> None:
+def test_in_place_and_out_overloads_have_no_kernel(amp: SuiteAmp) -> None:
     registered = [name for name in read_registry(amp.device.type).registered if name.startswith("aten::")]
     writing = [name for name in registered if torch_private.mutates_arguments(torch_private.find_overload(name))]
     if writing:

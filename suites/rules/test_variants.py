@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.failure import AmpFailure
 from pytest_amp.precision import dtype_name
 
@@ -136,12 +136,12 @@ _WIDE_ON_CUDA = ("tensordot", "inner")
 _LOOKS = ("tensordot", "inner", "multi_dot", "chain_matmul")
 
 
-def _dtype(amp: Amp, variant: str) -> torch.dtype:
+def _dtype(amp: SuiteAmp, variant: str) -> torch.dtype:
     """Return the dtype in which a variant of float32 tensors is computed."""
     return torch.float32 if amp.device.type == "cuda" and variant.startswith(_WIDE_ON_CUDA) else amp.dtype
 
 
-def _values(amp: Amp, shapes: Shapes) -> list[torch.Tensor]:
+def _values(amp: SuiteAmp, shapes: Shapes) -> list[torch.Tensor]:
     torch.manual_seed(amp.config.seed)
     return [torch.randn(shape).div(2).to(amp.device.torch_device).requires_grad_() for shape in shapes]
 
@@ -154,7 +154,7 @@ _MODES: dict[str, Callable[[], AbstractContextManager[object]]] = {
 }
 
 
-def _run(amp: Amp, variant: str, *, by_hand: bool, mode: str) -> list[torch.Tensor]:
+def _run(amp: SuiteAmp, variant: str, *, by_hand: bool, mode: str) -> list[torch.Tensor]:
     """Return the result and the gradients of the arguments."""
     shapes, call = VARIANTS[variant]
     values = _values(amp, shapes)
@@ -170,7 +170,7 @@ def _run(amp: Amp, variant: str, *, by_hand: bool, mode: str) -> list[torch.Tens
 @pytest.mark.filterwarnings("ignore:torch.chain_matmul is deprecated")
 @pytest.mark.parametrize("mode", _MODES)
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_variants_are_cast_as_the_plain_product(amp: Amp, variant: str, mode: str) -> None:
+def test_variants_are_cast_as_the_plain_product(amp: SuiteAmp, variant: str, mode: str) -> None:
     """Variants are low unless promoted, and bitwise equal to manual casts, forward and backward."""
     dtype = _dtype(amp, variant)
     actual, by_hand = (_run(amp, variant, by_hand=hand, mode=mode) for hand in (False, True))
@@ -190,7 +190,7 @@ def test_variants_are_cast_as_the_plain_product(amp: Amp, variant: str, mode: st
         )
 
 
-def _in_a_region(amp: Amp, call: Call, values: list[torch.Tensor]) -> torch.Tensor | None:
+def _in_a_region(amp: SuiteAmp, call: Call, values: list[torch.Tensor]) -> torch.Tensor | None:
     """Return None if the call refuses its dtypes, as functions do that check them before autocast casts."""
     try:
         with amp.autocast():
@@ -203,7 +203,7 @@ def _in_a_region(amp: Amp, call: Call, values: list[torch.Tensor]) -> torch.Tens
 
 @pytest.mark.filterwarnings("ignore:torch.chain_matmul is deprecated")
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_variants_of_mixed_arguments_are_cast_alike(amp: Amp, variant: str) -> None:
+def test_variants_of_mixed_arguments_are_cast_alike(amp: SuiteAmp, variant: str) -> None:
     """Make each argument in turn low, like the output of a layer: refused, or cast as manual casts do."""
     shapes, call = VARIANTS[variant]
     values, dtype = _values(amp, shapes), _dtype(amp, variant)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.cases import Case, cnn, decoder, loss_of, mlp
 from pytest_amp.failure import AmpFailure
 
@@ -22,7 +22,7 @@ _STEPS = 8
 
 
 def _train(
-    amp: Amp, case: Case, scaler: torch.amp.GradScaler, *, optimizer: str, factor: float = 1.0
+    amp: SuiteAmp, case: Case, scaler: torch.amp.GradScaler, *, optimizer: str, factor: float = 1.0
 ) -> tuple[list[float], list[torch.Tensor], float]:
     """Return losses, final parameters, and the share of gradients that are exactly zero."""
     realised = case.realise(seed=amp.config.seed).on(amp.device.torch_device)
@@ -48,7 +48,7 @@ def _train(
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("optimizer", ["SGD", "AdamW"])
 def test_the_trajectory_is_the_same_without_a_scaler(
-    amp: Amp, amp_scaler: ScalerFactory, case: str, optimizer: str
+    amp: SuiteAmp, amp_scaler: ScalerFactory, case: str, optimizer: str
 ) -> None:
     """Compare losses and parameters of every step at the default scale, 65536; no step is skipped."""
     runs = [
@@ -68,7 +68,7 @@ def test_the_trajectory_is_the_same_without_a_scaler(
 
 
 @pytest.mark.parametrize("exponent", [-20, -60])
-def test_tiny_gradients_need_one_in_fp16_only(amp: Amp, amp_scaler: ScalerFactory, exponent: int) -> None:
+def test_tiny_gradients_need_one_in_fp16_only(amp: SuiteAmp, amp_scaler: ScalerFactory, exponent: int) -> None:
     """Multiply the loss by 2**-20: fp16 loses its gradients without a scaler only; bf16 loses none either way."""
     factor = 2.0**exponent
     shares = [

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.failure import AmpFailure
 
 from .training import INF, ScalerFactory
@@ -24,7 +24,7 @@ _BAD = frozenset({0, 4, 7, 8})
 class Trained:
     """Model, optimizer, scheduler and scaler, and the results of each iteration."""
 
-    amp: Amp
+    amp: SuiteAmp
     scaler: torch.amp.GradScaler
     optimizer_id: str
     trace: list[tuple[float, float, int, float]] = field(default_factory=list)
@@ -83,7 +83,9 @@ class Trained:
 
 @pytest.mark.parametrize("optimizer", ["SGD", "AdamW", "AdamW fused"])
 @pytest.mark.parametrize("at", [0, 1, 5, 8, 9])
-def test_a_resumed_training_is_the_one_without(amp: Amp, amp_scaler: ScalerFactory, optimizer: str, at: int) -> None:
+def test_a_resumed_training_is_the_one_without(
+    amp: SuiteAmp, amp_scaler: ScalerFactory, optimizer: str, at: int
+) -> None:
     """Resume from a file, into new objects of other settings: losses, scales, rates and parameters, bit for bit.
 
     Resume also right after a skipped step, before any step, and in the middle of a growth interval.

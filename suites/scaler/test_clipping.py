@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 
 from .training import INF, NAN, ScalerFactory
 
@@ -20,7 +20,7 @@ SIZES = (1, 7, 64, 1000, 70_001)
 _SCALE = 2.0**10
 
 
-def _unscaled(amp: Amp, scaler: torch.amp.GradScaler) -> tuple[list[nn.Parameter], list[torch.Tensor]]:
+def _unscaled(amp: SuiteAmp, scaler: torch.amp.GradScaler) -> tuple[list[nn.Parameter], list[torch.Tensor]]:
     """Return parameters whose gradients were scaled and unscaled, and those gradients in float64."""
     generator = torch.Generator().manual_seed(amp.config.seed)
     parameters = [nn.Parameter(torch.zeros(size, device=amp.device.torch_device)) for size in SIZES]
@@ -49,7 +49,7 @@ def _clipped(parameters: list[nn.Parameter], limit: float, *, by: str, norm_type
 @pytest.mark.parametrize("foreach", [False, True], ids=["loop", "foreach"])
 @pytest.mark.parametrize("norm_type", [1.0, 2.0, math.inf], ids=["1", "2", "inf"])
 def test_the_norm_is_a_float32_norm(
-    amp: Amp, amp_scaler: ScalerFactory, norm_type: float, by: str, *, foreach: bool
+    amp: SuiteAmp, amp_scaler: ScalerFactory, norm_type: float, by: str, *, foreach: bool
 ) -> None:
     """Compute the norm of all gradients, as exact as float32 sums of n terms: sqrt(n) roundings, 1.6e-5 here.
 
@@ -70,7 +70,7 @@ def test_the_norm_is_a_float32_norm(
 @pytest.mark.parametrize("by", ["clip_grad_norm_", "get_total_norm"])
 @pytest.mark.parametrize("foreach", [False, True], ids=["loop", "foreach"])
 def test_what_is_within_the_limit_stays_as_it_is(
-    amp: Amp, amp_scaler: ScalerFactory, by: str, *, foreach: bool
+    amp: SuiteAmp, amp_scaler: ScalerFactory, by: str, *, foreach: bool
 ) -> None:
     """Clipping never makes a gradient larger: gradients within the limit keep their bits."""
     parameters, gradients = _unscaled(amp, amp_scaler(init_scale=_SCALE))
@@ -82,7 +82,7 @@ def test_what_is_within_the_limit_stays_as_it_is(
 
 
 @pytest.mark.parametrize("foreach", [False, True], ids=["loop", "foreach"])
-def test_values_are_clipped_exactly(amp: Amp, amp_scaler: ScalerFactory, *, foreach: bool) -> None:
+def test_values_are_clipped_exactly(amp: SuiteAmp, amp_scaler: ScalerFactory, *, foreach: bool) -> None:
     parameters, gradients = _unscaled(amp, amp_scaler(init_scale=_SCALE))
     nn.utils.clip_grad_value_(parameters, 0.75, foreach=foreach)
     for parameter, gradient in zip(parameters, gradients, strict=True):
@@ -94,7 +94,7 @@ def test_values_are_clipped_exactly(amp: Amp, amp_scaler: ScalerFactory, *, fore
 @pytest.mark.parametrize("clip", ["norm", "value"])
 @pytest.mark.parametrize("when", ["before unscale_", "after unscale_"])
 def test_an_overflow_is_skipped_in_spite_of_clipping(
-    amp: Amp, amp_scaler: ScalerFactory, clip: str, when: str, bad: float
+    amp: SuiteAmp, amp_scaler: ScalerFactory, clip: str, when: str, bad: float
 ) -> None:
     """Overflow skips after ``unscale_``; clipping by value before it makes an inf finite, which cannot be detected."""
     parameter = nn.Parameter(torch.ones(4, device=amp.device.torch_device))
@@ -115,7 +115,7 @@ def test_an_overflow_is_skipped_in_spite_of_clipping(
     assert scaler.get_scale() == (8.0 if hidden else 4.0)
 
 
-def test_a_non_finite_norm_can_be_an_error(amp: Amp, amp_scaler: ScalerFactory) -> None:
+def test_a_non_finite_norm_can_be_an_error(amp: SuiteAmp, amp_scaler: ScalerFactory) -> None:
     """``error_if_nonfinite`` raises torch's error, and the scaler's step afterwards still skips."""
     parameter = nn.Parameter(torch.ones(4, device=amp.device.torch_device))
     optimizer, scaler = torch.optim.SGD([parameter], lr=0.5), amp_scaler(init_scale=8.0)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 
 from .training import INF, ScalerFactory
 
@@ -20,7 +20,7 @@ _SCALE = 2.0**8
 class Captured:
     """Model, fused optimizer and scaler, whose iteration runs on one static batch."""
 
-    def __init__(self, amp: Amp, scaler: torch.amp.GradScaler, name: str) -> None:
+    def __init__(self, amp: SuiteAmp, scaler: torch.amp.GradScaler, name: str) -> None:
         """Seed the model; the optimizer is capturable if the class knows the keyword."""
         torch.manual_seed(amp.config.seed)
         device = amp.device.torch_device
@@ -70,7 +70,7 @@ class Captured:
 
 
 @pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW"])
-def test_a_captured_iteration_is_the_eager_one(amp: Amp, amp_scaler: ScalerFactory, name: str) -> None:
+def test_a_captured_iteration_is_the_eager_one(amp: SuiteAmp, amp_scaler: ScalerFactory, name: str) -> None:
     """Compare parameters, scale and tracker through growth and an overflow, replay for iteration."""
     device = amp.device.torch_device
     batches = [torch.randn(8, 16, generator=torch.Generator().manual_seed(i)).to(device) for i in range(8)]

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.failure import AmpFailure
 
 from .training import INF, ScalerFactory, training
@@ -21,25 +21,25 @@ pytestmark = pytest.mark.amp(devices=["cpu", "cuda"])
 _SETTINGS = {"init_scale": 8.0, "growth_factor": 4.0, "backoff_factor": 0.25, "growth_interval": 2}
 
 
-def _alias(amp: Amp) -> Callable[..., torch.amp.GradScaler]:
+def _alias(amp: SuiteAmp) -> Callable[..., torch.amp.GradScaler]:
     alias: Callable[..., torch.amp.GradScaler] = getattr(torch, amp.device.type).amp.GradScaler
     return alias
 
 
-def _quietly(amp: Amp, *args: Any, **keywords: Any) -> torch.amp.GradScaler:
+def _quietly(amp: SuiteAmp, *args: Any, **keywords: Any) -> torch.amp.GradScaler:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
         return _alias(amp)(*args, **keywords)
 
 
-def test_it_warns_and_names_its_successor(amp: Amp) -> None:
+def test_it_warns_and_names_its_successor(amp: SuiteAmp) -> None:
     with pytest.warns(FutureWarning, match=r"is deprecated. Please use `torch.amp.GradScaler") as caught:
         scaler = _alias(amp)()
     assert f"torch.amp.GradScaler('{amp.device.type}'" in str(caught[0].message)
     assert isinstance(scaler, torch.amp.GradScaler)
 
 
-def test_its_defaults_and_its_arguments_are_the_same(amp: Amp) -> None:
+def test_its_defaults_and_its_arguments_are_the_same(amp: SuiteAmp) -> None:
     """Arguments work by keyword and by position; no device comes before them."""
     assert _quietly(amp).state_dict() == torch.amp.GradScaler(amp.device.type).state_dict()
     plain = torch.amp.GradScaler(amp.device.type, *_SETTINGS.values())  # type: ignore[arg-type]
@@ -48,7 +48,7 @@ def test_its_defaults_and_its_arguments_are_the_same(amp: Amp) -> None:
     assert not _quietly(amp, enabled=False).is_enabled()
 
 
-def test_it_trains_as_the_other(amp: Amp, amp_scaler: ScalerFactory) -> None:
+def test_it_trains_as_the_other(amp: SuiteAmp, amp_scaler: ScalerFactory) -> None:
     """Compare scales, trackers and parameters through growth, overflow, and a resume from the other one's state."""
     ends = []
     for scaler in (amp_scaler(**_SETTINGS), _quietly(amp, **_SETTINGS)):
@@ -67,7 +67,7 @@ def test_it_trains_as_the_other(amp: Amp, amp_scaler: ScalerFactory) -> None:
         )
 
 
-def test_it_refuses_in_the_same_words(amp: Amp) -> None:
+def test_it_refuses_in_the_same_words(amp: SuiteAmp) -> None:
     run = training(amp, _quietly(amp, **_SETTINGS))
     run.backward()
     run.scaler.unscale_(run.optimizer)
@@ -77,7 +77,7 @@ def test_it_refuses_in_the_same_words(amp: Amp) -> None:
         pickle.dumps(run.scaler)
 
 
-def test_it_unpickles_quietly_as_itself(amp: Amp) -> None:
+def test_it_unpickles_quietly_as_itself(amp: SuiteAmp) -> None:
     scaler = _quietly(amp, **_SETTINGS)
     scaler.scale(nn.Parameter(torch.ones((), device=amp.device.torch_device)))
     with warnings.catch_warnings():

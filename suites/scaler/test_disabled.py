@@ -7,12 +7,12 @@ import pickle
 import pytest
 import torch
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 
 from .training import INF, ScalerFactory, expected_gradient, training
 
 
-def test_scale_returns_the_same_object(amp: Amp, amp_scaler: ScalerFactory) -> None:
+def test_scale_returns_the_same_object(amp: SuiteAmp, amp_scaler: ScalerFactory) -> None:
     scaler = amp_scaler(enabled=False)
     loss = torch.ones((), device=amp.device.torch_device)
     several = [loss, loss]
@@ -22,7 +22,7 @@ def test_scale_returns_the_same_object(amp: Amp, amp_scaler: ScalerFactory) -> N
     assert scaler.get_scale() == 1.0
 
 
-def test_an_iteration_is_the_plain_one(amp: Amp, amp_scaler: ScalerFactory) -> None:
+def test_an_iteration_is_the_plain_one(amp: SuiteAmp, amp_scaler: ScalerFactory) -> None:
     """Gradients are not scaled and not unscaled, and the step is the optimizer's."""
     run = training(amp, amp_scaler(enabled=False))
     run.backward()
@@ -34,7 +34,7 @@ def test_an_iteration_is_the_plain_one(amp: Amp, amp_scaler: ScalerFactory) -> N
     assert torch.equal(run.parameter, 1 - expected_gradient(run.parameter) / 2)
 
 
-def test_it_checks_nothing(amp: Amp, amp_scaler: ScalerFactory) -> None:
+def test_it_checks_nothing(amp: SuiteAmp, amp_scaler: ScalerFactory) -> None:
     """An inf is stepped with, as without a scaler; every order of calls is allowed; closures work."""
     run = training(amp, amp_scaler(enabled=False))
     run.backward(INF)
@@ -59,7 +59,7 @@ def test_its_state_is_empty(amp_scaler: ScalerFactory) -> None:
 
 
 @pytest.mark.amp(devices=["cpu"])
-def test_without_cuda_a_cuda_scaler_disables_itself(amp: Amp) -> None:  # noqa: ARG001  # it runs with the family
+def test_without_cuda_a_cuda_scaler_disables_itself(amp: SuiteAmp) -> None:  # noqa: ARG001  # it runs with the family
     """Without CUDA it warns; with CUDA it is enabled."""
     if torch.cuda.is_available():
         assert torch.amp.GradScaler("cuda").is_enabled()

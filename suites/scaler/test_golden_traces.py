@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.failure import AmpFailure
 from pytest_amp.scaler import UpdateRule
 
@@ -70,7 +70,7 @@ def _scaler(amp_scaler: ScalerFactory, name: str) -> torch.amp.GradScaler:
     )
 
 
-def _expect(amp: Amp, name: str, actual: list[tuple[float, int]], how: str) -> None:
+def _expect(amp: SuiteAmp, name: str, actual: list[tuple[float, int]], how: str) -> None:
     """Raise AmpFailure at the first update that differs from the model's."""
     correct = _modelled(name)
     for update, (real, expected) in enumerate(zip(actual, correct, strict=True)):
@@ -89,7 +89,7 @@ def _expect(amp: Amp, name: str, actual: list[tuple[float, int]], how: str) -> N
 class Subject:
     """Parameter, an optimizer that does not move it, and the two ways of checking its gradient and updating."""
 
-    def __init__(self, amp: Amp, scaler: torch.amp.GradScaler, way: str) -> None:
+    def __init__(self, amp: SuiteAmp, scaler: torch.amp.GradScaler, way: str) -> None:
         """Take ``way``, one of WAYS."""
         device = amp.device.torch_device
         self.scaler, self.way = scaler, way
@@ -122,7 +122,7 @@ WAYS = pytest.mark.parametrize("way", ["unscale_", "fused step"])
 
 @WAYS
 @pytest.mark.parametrize("name", _RULES)
-def test_eager_trace(amp: Amp, amp_scaler: ScalerFactory, name: str, way: str) -> None:
+def test_eager_trace(amp: SuiteAmp, amp_scaler: ScalerFactory, name: str, way: str) -> None:
     subject = Subject(amp, _scaler(amp_scaler, name), way)
     _expect(amp, name, subject.trace(name, subject.iterate), f"eager, {way}")
 
@@ -130,7 +130,7 @@ def test_eager_trace(amp: Amp, amp_scaler: ScalerFactory, name: str, way: str) -
 @pytest.mark.amp(devices=["cuda"])
 @WAYS
 @pytest.mark.parametrize("name", _RULES)
-def test_captured_trace(amp: Amp, amp_scaler: ScalerFactory, name: str, way: str) -> None:
+def test_captured_trace(amp: SuiteAmp, amp_scaler: ScalerFactory, name: str, way: str) -> None:
     """Replay the check, the fused step and the update in a CUDA graph a thousand times, without the host."""
     subject = Subject(amp, _scaler(amp_scaler, name), way)
     start = subject.scaler.state_dict()

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 
 from .training import INF, NAN, ScalerFactory
 
@@ -15,7 +15,7 @@ SIZES = [*range(1, 121), 2**20 + 3]
 SCALE = 2.0**10
 
 
-def _model(amp: Amp, dtype: torch.dtype) -> tuple[list[nn.Parameter], torch.optim.Optimizer]:
+def _model(amp: SuiteAmp, dtype: torch.dtype) -> tuple[list[nn.Parameter], torch.optim.Optimizer]:
     parameters = [nn.Parameter(torch.ones(size, dtype=dtype, device=amp.device.torch_device)) for size in SIZES]
     return parameters, torch.optim.SGD(parameters, lr=0.5)
 
@@ -31,7 +31,7 @@ def _gradients(dtype: torch.dtype) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
-def test_every_gradient_is_unscaled_exactly(amp: Amp, amp_scaler: ScalerFactory, dtype: torch.dtype) -> None:
+def test_every_gradient_is_unscaled_exactly(amp: SuiteAmp, amp_scaler: ScalerFactory, dtype: torch.dtype) -> None:
     if dtype is torch.float64 and amp.device.type == "mps":
         pytest.skip("MPS has no float64")
     parameters, optimizer = _model(amp, dtype)
@@ -50,7 +50,7 @@ def test_every_gradient_is_unscaled_exactly(amp: Amp, amp_scaler: ScalerFactory,
 
 @pytest.mark.parametrize("bad", [INF, NAN], ids=["inf", "nan"])
 @pytest.mark.parametrize("place", [0, 63, 119, 120], ids=["first", "middle", "last small", "large"])
-def test_one_bad_element_among_all_skips_all(amp: Amp, amp_scaler: ScalerFactory, place: int, bad: float) -> None:
+def test_one_bad_element_among_all_skips_all(amp: SuiteAmp, amp_scaler: ScalerFactory, place: int, bad: float) -> None:
     parameters, optimizer = _model(amp, torch.float32)
     scaler = amp_scaler(init_scale=SCALE)
     scaler.scale(torch.zeros((), device=amp.device.torch_device))
@@ -66,7 +66,7 @@ def test_one_bad_element_among_all_skips_all(amp: Amp, amp_scaler: ScalerFactory
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
-def test_a_scaled_loss_keeps_its_dtype(amp: Amp, amp_scaler: ScalerFactory, dtype: torch.dtype) -> None:
+def test_a_scaled_loss_keeps_its_dtype(amp: SuiteAmp, amp_scaler: ScalerFactory, dtype: torch.dtype) -> None:
     if dtype is torch.float64 and amp.device.type == "mps":
         pytest.skip("MPS has no float64")
     loss = torch.tensor([1 / 3], dtype=dtype, device=amp.device.torch_device)

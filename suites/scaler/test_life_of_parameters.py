@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 
 from .training import INF, NAN, ScalerFactory, training
 
@@ -24,7 +24,7 @@ EXPLICIT = pytest.mark.parametrize("explicit", [False, True], ids=["step", "unsc
 SHAPES: tuple[tuple[int, ...], ...] = ((), (1,), (3, 2), (0,), (2, 1, 2, 1, 2))
 
 
-def _parameters(amp: Amp, dtype: torch.dtype = torch.float32) -> list[nn.Parameter]:
+def _parameters(amp: SuiteAmp, dtype: torch.dtype = torch.float32) -> list[nn.Parameter]:
     return [nn.Parameter(torch.ones(shape, device=amp.device.torch_device, dtype=dtype)) for shape in SHAPES]
 
 
@@ -36,7 +36,7 @@ def _scaled_gradients(parameters: list[nn.Parameter], scale: float, bad: tuple[i
             parameter.grad.fill_(bad[1])
 
 
-def _started(amp: Amp, amp_scaler: ScalerFactory) -> torch.amp.GradScaler:
+def _started(amp: SuiteAmp, amp_scaler: ScalerFactory) -> torch.amp.GradScaler:
     scaler = amp_scaler(init_scale=_SCALE)
     scaler.scale(torch.zeros((), device=amp.device.torch_device))
     return scaler
@@ -59,7 +59,7 @@ PLANTED = {"clean": None} | {
 @EXPLICIT
 @pytest.mark.parametrize("planted", PLANTED)
 def test_parameters_of_every_shape_count(
-    amp: Amp, amp_scaler: ScalerFactory, planted: str, *, foreach: bool, explicit: bool
+    amp: SuiteAmp, amp_scaler: ScalerFactory, planted: str, *, foreach: bool, explicit: bool
 ) -> None:
     """A non-finite scalar skips the step, and a finite one is unscaled, as any tensor."""
     parameters, scaler, bad = _parameters(amp), _started(amp, amp_scaler), PLANTED[planted]
@@ -74,7 +74,7 @@ def test_parameters_of_every_shape_count(
 
 @FOREACH
 @pytest.mark.parametrize("dtypes", [1, 2], ids=["float32", "float32 and float64"])
-def test_clipping_counts_every_shape_and_dtype(amp: Amp, *, foreach: bool, dtypes: int) -> None:
+def test_clipping_counts_every_shape_and_dtype(amp: SuiteAmp, *, foreach: bool, dtypes: int) -> None:
     """The norm is that of all gradients together, and all of them are clipped by it; also by value."""
     parameters = _parameters(amp)
     if dtypes > 1:
@@ -95,7 +95,7 @@ def test_clipping_counts_every_shape_and_dtype(amp: Amp, *, foreach: bool, dtype
 @EXPLICIT
 @BAD
 def test_a_group_that_is_added_later_counts(
-    amp: Amp, amp_scaler: ScalerFactory, bad: float | None, *, foreach: bool, explicit: bool
+    amp: SuiteAmp, amp_scaler: ScalerFactory, bad: float | None, *, foreach: bool, explicit: bool
 ) -> None:
     """Call ``add_param_group`` after a step, as for thawed layers: the next step includes all groups."""
     (first, late), scaler = _parameters(amp)[1:3], _started(amp, amp_scaler)
@@ -113,7 +113,7 @@ def test_a_group_that_is_added_later_counts(
 @EXPLICIT
 @BAD
 def test_what_is_frozen_after_backward_still_counts(
-    amp: Amp, amp_scaler: ScalerFactory, bad: float | None, *, explicit: bool
+    amp: SuiteAmp, amp_scaler: ScalerFactory, bad: float | None, *, explicit: bool
 ) -> None:
     """The optimizer steps every parameter that has a gradient; so the scaler has to unscale and check it."""
     parameters, scaler = _parameters(amp), _started(amp, amp_scaler)
@@ -126,7 +126,7 @@ def test_what_is_frozen_after_backward_still_counts(
 
 
 @FOREACH
-def test_hooks_of_steps_are_called_with_steps(amp: Amp, amp_scaler: ScalerFactory, *, foreach: bool) -> None:
+def test_hooks_of_steps_are_called_with_steps(amp: SuiteAmp, amp_scaler: ScalerFactory, *, foreach: bool) -> None:
     """Hooks run before and after each step that is taken; a skipped one calls neither."""
     parameters, scaler = _parameters(amp), _started(amp, amp_scaler)
     optimizer, called = torch.optim.SGD(parameters, lr=0.5, foreach=foreach), []
@@ -149,7 +149,7 @@ CLEARED: dict[str, Callable[[nn.Module, torch.optim.Optimizer], None]] = {
 
 @pytest.mark.parametrize("kind", ["SGD", "AdamW"])
 @pytest.mark.parametrize("way", CLEARED)
-def test_gradients_may_be_cleared_in_any_way(amp: Amp, amp_scaler: ScalerFactory, way: str, kind: str) -> None:
+def test_gradients_may_be_cleared_in_any_way(amp: SuiteAmp, amp_scaler: ScalerFactory, way: str, kind: str) -> None:
     """Drop gradients or set them to zero, by the optimizer or the model: the steps have the bits of those without."""
     ends = []
     for clear in (CLEARED[way], lambda model, _: model.apply(_drop)):
@@ -172,7 +172,7 @@ def _drop(module: nn.Module) -> None:
         parameter.grad = None
 
 
-def test_a_copy_of_a_scaler_is_its_own(amp: Amp, amp_scaler: ScalerFactory) -> None:
+def test_a_copy_of_a_scaler_is_its_own(amp: SuiteAmp, amp_scaler: ScalerFactory) -> None:
     """A ``copy.deepcopy`` is independent: an overflow of one leaves the other's scale and count unchanged."""
     run = training(amp, amp_scaler(init_scale=_SCALE))
     run.iterate()
@@ -188,7 +188,7 @@ def _tensors_alive() -> int:
     return sum(issubclass(type(item), torch.Tensor) for item in gc.get_objects())
 
 
-def test_nothing_of_an_iteration_outlives_its_update(amp: Amp, amp_scaler: ScalerFactory) -> None:
+def test_nothing_of_an_iteration_outlives_its_update(amp: SuiteAmp, amp_scaler: ScalerFactory) -> None:
     """Neither found-inf of an optimizer nor the optimizer stays: trainings that create many would fill the memory."""
     run, ended, alive = training(amp, amp_scaler(init_scale=_SCALE)), [], []
     gc.freeze()  # objects of older tests and modules are most of the process, and take seconds to search
@@ -220,7 +220,7 @@ OPTIMIZERS: dict[str, Callable[[list[nn.Parameter]], torch.optim.Optimizer]] = {
 @pytest.mark.parametrize("inside", [False, True], ids=["outside", "in a region"])
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 def test_a_loaded_state_has_the_bits_of_the_saved_one(
-    amp: Amp, amp_scaler: ScalerFactory, kind: str, *, inside: bool
+    amp: SuiteAmp, amp_scaler: ScalerFactory, kind: str, *, inside: bool
 ) -> None:
     """Save and load large tensors, inside a region or not: the following step has the bits of the one without."""
     ends = []
@@ -251,7 +251,7 @@ def _expect_same_state(saved: dict[str, Any], loaded: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("kind", ["SGD", "Adam"])
-def test_a_learning_rate_may_be_a_tensor(amp: Amp, amp_scaler: ScalerFactory, kind: str) -> None:
+def test_a_learning_rate_may_be_a_tensor(amp: SuiteAmp, amp_scaler: ScalerFactory, kind: str) -> None:
     """A float32 tensor is not rounded: the steps are those of the Python number, up to float32's rounding."""
     ends = []
     for rate in (0.1234567, torch.tensor(0.1234567)):

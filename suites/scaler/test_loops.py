@@ -12,7 +12,7 @@ from torch import nn
 from torch.optim import lr_scheduler
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.failure import AmpFailure
 
 from .training import INF, ScalerFactory, training
@@ -20,16 +20,16 @@ from .training import INF, ScalerFactory, training
 _SCALE = 2.0**10
 
 
-def _model(amp: Amp, seed: int = 0) -> nn.Sequential:
+def _model(amp: SuiteAmp, seed: int = 0) -> nn.Sequential:
     torch.manual_seed(amp.config.seed + seed)
     return nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 4)).to(amp.device.torch_device)
 
 
-def _batch(amp: Amp, step: int) -> torch.Tensor:
+def _batch(amp: SuiteAmp, step: int) -> torch.Tensor:
     return torch.randn(4, 8, generator=torch.Generator().manual_seed(step)).to(amp.device.torch_device)
 
 
-def _loss(amp: Amp, model: nn.Module, step: int, region: Any = None) -> torch.Tensor:
+def _loss(amp: SuiteAmp, model: nn.Module, step: int, region: Any = None) -> torch.Tensor:
     with region if region is not None else amp.autocast():
         loss: torch.Tensor = model(_batch(amp, step)).float().square().mean()
     return loss
@@ -40,7 +40,9 @@ def _same(left: nn.Module, right: nn.Module) -> bool:
 
 
 @pytest.mark.parametrize("kind", ["one object", "decorated", "step inside"])
-def test_a_region_that_is_used_again_sees_the_stepped_weights(amp: Amp, amp_scaler: ScalerFactory, kind: str) -> None:
+def test_a_region_that_is_used_again_sees_the_stepped_weights(
+    amp: SuiteAmp, amp_scaler: ScalerFactory, kind: str
+) -> None:
     """Use one ``torch.autocast`` object for all iterations, a decorated forward, a whole iteration within a region.
 
     Casts of weights must not outlive their iteration: the run has the bits of the usual one.
@@ -88,7 +90,7 @@ def test_a_region_that_is_used_again_sees_the_stepped_weights(amp: Amp, amp_scal
 
 
 @pytest.mark.parametrize("bad", [None, 1, 3], ids=["clean", "bad batch 1", "bad batch 3"])
-def test_accumulation_over_micro_batches(amp: Amp, amp_scaler: ScalerFactory, bad: int | None) -> None:
+def test_accumulation_over_micro_batches(amp: SuiteAmp, amp_scaler: ScalerFactory, bad: int | None) -> None:
     """Four micro-batches an iteration: a non-finite one skips the iteration, and the next is that of a clean run."""
     ends = []
     for planted in (bad, None):
@@ -113,7 +115,7 @@ def test_accumulation_over_micro_batches(amp: Amp, amp_scaler: ScalerFactory, ba
 
 
 @pytest.mark.parametrize("kind", ["average", "exponential"])
-def test_averaged_weights_are_float32(amp: Amp, amp_scaler: ScalerFactory, kind: str) -> None:
+def test_averaged_weights_are_float32(amp: SuiteAmp, amp_scaler: ScalerFactory, kind: str) -> None:
     """AveragedModel over scaled steps, a skipped one among them, has the mean of the weights, in float32."""
     model, scaler = _model(amp), amp_scaler(init_scale=_SCALE)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.125)
@@ -141,7 +143,9 @@ def test_averaged_weights_are_float32(amp: Amp, amp_scaler: ScalerFactory, kind:
     )
 
 
-def _told_to_schedule(amp: Amp, amp_scaler: ScalerFactory, plan: list[float | None]) -> tuple[list[str], list[float]]:
+def _told_to_schedule(
+    amp: SuiteAmp, amp_scaler: ScalerFactory, plan: list[float | None]
+) -> tuple[list[str], list[float]]:
     """Step a scheduler after each step that was taken, according to the scale: warnings and rates."""
     run = training(amp, amp_scaler(init_scale=8.0))
     scheduler = lr_scheduler.StepLR(run.optimizer, 1, gamma=0.5)
@@ -157,7 +161,7 @@ def _told_to_schedule(amp: Amp, amp_scaler: ScalerFactory, plan: list[float | No
     return [str(warning.message) for warning in caught], rates
 
 
-def test_a_scheduler_that_waits_for_steps_does_not_warn(amp: Amp, amp_scaler: ScalerFactory) -> None:
+def test_a_scheduler_that_waits_for_steps_does_not_warn(amp: SuiteAmp, amp_scaler: ScalerFactory) -> None:
     """The scale shows whether a step was taken, and skipped steps are no steps (pytorch/pytorch#44511, #55585)."""
     assert _told_to_schedule(amp, amp_scaler, [INF, INF, None, None, INF, None]) == (
         [],
@@ -176,7 +180,7 @@ SCHEDULERS: dict[str, Callable[[torch.optim.Optimizer], Any]] = {
 
 
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
-def test_schedulers_run_beside_the_scaler(amp: Amp, amp_scaler: ScalerFactory, scheduler: str) -> None:
+def test_schedulers_run_beside_the_scaler(amp: SuiteAmp, amp_scaler: ScalerFactory, scheduler: str) -> None:
     """Rates are those of a run without a scaler and without overflow, step for step."""
     rates: list[list[float]] = []
     for enabled in (True, False):
@@ -195,7 +199,7 @@ def test_schedulers_run_beside_the_scaler(amp: Amp, amp_scaler: ScalerFactory, s
 
 
 @pytest.mark.parametrize("bad", [None, 0, 1], ids=["clean", "first overflows", "second overflows"])
-def test_two_models_and_two_losses_with_one_scaler(amp: Amp, amp_scaler: ScalerFactory, bad: int | None) -> None:
+def test_two_models_and_two_losses_with_one_scaler(amp: SuiteAmp, amp_scaler: ScalerFactory, bad: int | None) -> None:
     """Train two models with two losses of both, as in a GAN; an overflow skips its own optimizer, the other one steps.
 
     The gradients of one loss reach both models, so that an inf in a loss would skip both: it is planted in one model's
@@ -236,7 +240,7 @@ def _unscale(model: nn.Module) -> None:
         parameter.grad.div_(_SCALE)
 
 
-def test_a_gradient_penalty_that_overflows_is_skipped(amp: Amp, amp_scaler: ScalerFactory) -> None:
+def test_a_gradient_penalty_that_overflows_is_skipped(amp: SuiteAmp, amp_scaler: ScalerFactory) -> None:
     """The inf of the first pass goes through the penalty into every gradient."""
     run = training(amp, amp_scaler(init_scale=64.0))
     row = torch.tensor([[1.0, -2.0, 3.0, 0.5]], device=run.parameter.device)
@@ -252,7 +256,7 @@ def test_a_gradient_penalty_that_overflows_is_skipped(amp: Amp, amp_scaler: Scal
     assert run.state == (32.0, 0)
 
 
-def test_a_list_of_losses_reaches_the_parameters(amp: Amp, amp_scaler: ScalerFactory) -> None:
+def test_a_list_of_losses_reaches_the_parameters(amp: SuiteAmp, amp_scaler: ScalerFactory) -> None:
     """``scale`` of a list keeps each loss's graph: one backward of all of them."""
     run = training(amp, amp_scaler(init_scale=8.0))
     losses = [run.parameter.sum(), (run.parameter * 2).sum()]

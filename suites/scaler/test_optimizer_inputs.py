@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.precision import dtype_name
 from pytest_amp.run.targets import Target
 from pytest_amp.scaler.optimizers import optimizers_on
@@ -29,11 +29,11 @@ def _sgd(groups: Any, implementation: str) -> torch.optim.Optimizer:
     return torch.optim.SGD(groups, lr=0.5, **used)
 
 
-def _parameter(amp: Amp, dtype: torch.dtype = torch.float32, **keywords: bool) -> nn.Parameter:
+def _parameter(amp: SuiteAmp, dtype: torch.dtype = torch.float32, **keywords: bool) -> nn.Parameter:
     return nn.Parameter(torch.ones(3, device=amp.device.torch_device, dtype=dtype), **keywords)
 
 
-def _started(amp: Amp, scaler: torch.amp.GradScaler) -> torch.amp.GradScaler:
+def _started(amp: SuiteAmp, scaler: torch.amp.GradScaler) -> torch.amp.GradScaler:
     scaler.scale(torch.zeros((), device=amp.device.torch_device))
     return scaler
 
@@ -58,7 +58,7 @@ def _step(scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer) -> Non
 @BAD
 @pytest.mark.parametrize("place", [0, 1, 2], ids=["first group", "middle group", "last group"])
 def test_a_bad_gradient_in_any_group_skips_all(
-    amp: Amp, amp_scaler: ScalerFactory, implementation: str, bad: float | None, place: int
+    amp: SuiteAmp, amp_scaler: ScalerFactory, implementation: str, bad: float | None, place: int
 ) -> None:
     """Give groups learning rates of their own, 0 as in a warm-up among them; a clean step moves each by its own."""
     for rates in ([0.5, 0.25, 0.125], [0.0, 0.25, 0.0]):
@@ -75,7 +75,7 @@ def test_a_bad_gradient_in_any_group_skips_all(
 
 @IMPLEMENTATION
 @BAD
-def test_frozen_groups_stay(amp: Amp, amp_scaler: ScalerFactory, implementation: str, bad: float | None) -> None:
+def test_frozen_groups_stay(amp: SuiteAmp, amp_scaler: ScalerFactory, implementation: str, bad: float | None) -> None:
     """Use a group without gradients, one that is frozen, and one that is thawed for the second step."""
     trained, frozen, unreached = _parameter(amp), _parameter(amp, requires_grad=False), _parameter(amp)
     groups = [{"params": [frozen]}, {"params": [trained]}, {"params": [unreached]}]
@@ -93,14 +93,14 @@ def test_frozen_groups_stay(amp: Amp, amp_scaler: ScalerFactory, implementation:
 
 @pytest.mark.parametrize("implementation", ["loop", "foreach"])
 def test_an_optimizer_with_only_frozen_groups_is_refused(
-    amp: Amp, amp_scaler: ScalerFactory, implementation: str
+    amp: SuiteAmp, amp_scaler: ScalerFactory, implementation: str
 ) -> None:
     optimizer, scaler = _sgd([_parameter(amp)], implementation), _started(amp, amp_scaler())
     with pytest.raises(AssertionError, match="No inf checks were recorded for this optimizer"):
         scaler.step(optimizer)
 
 
-def test_a_fused_optimizer_without_gradients_is_not_refused(amp: Amp, amp_scaler: ScalerFactory) -> None:
+def test_a_fused_optimizer_without_gradients_is_not_refused(amp: SuiteAmp, amp_scaler: ScalerFactory) -> None:
     """Without gradients it takes no step and raises nothing; ``update`` is refused if no optimizer was checked."""
     parameter = _parameter(amp)
     optimizer, scaler = _sgd([parameter], "fused"), _started(amp, amp_scaler())
@@ -133,7 +133,7 @@ def _mixes(target: Target) -> Iterator[object]:
 @IMPLEMENTATION
 @pytest.mark.amp_parametrize("dtypes", _mixes)
 def test_tensors_of_several_dtypes(
-    amp: Amp, amp_scaler: ScalerFactory, implementation: str, dtypes: tuple[torch.dtype, ...]
+    amp: SuiteAmp, amp_scaler: ScalerFactory, implementation: str, dtypes: tuple[torch.dtype, ...]
 ) -> None:
     """Each dtype in one optimizer is unscaled in itself and checked; a non-finite value of any dtype skips all."""
     for bad in (None, *range(len(dtypes))):
@@ -148,7 +148,7 @@ def test_tensors_of_several_dtypes(
 
 @pytest.mark.amp(devices=["cuda"])
 @IMPLEMENTATION
-def test_bfloat16_gradients_are_refused(amp: Amp, amp_scaler: ScalerFactory, implementation: str) -> None:
+def test_bfloat16_gradients_are_refused(amp: SuiteAmp, amp_scaler: ScalerFactory, implementation: str) -> None:
     """CUDA refuses them in words that users search for, before any step or division (pytorch/pytorch#127176)."""
     parameter = _parameter(amp, torch.bfloat16)
     optimizer, scaler = _sgd([parameter], implementation), _started(amp, amp_scaler(init_scale=_SCALE))
@@ -161,7 +161,7 @@ def test_bfloat16_gradients_are_refused(amp: Amp, amp_scaler: ScalerFactory, imp
 
 
 @BAD
-def test_fused_optimizers_take_float16_parameters(amp: Amp, amp_scaler: ScalerFactory, bad: float | None) -> None:
+def test_fused_optimizers_take_float16_parameters(amp: SuiteAmp, amp_scaler: ScalerFactory, bad: float | None) -> None:
     """Fused optimizers unscale within the kernel, without underflow: the only way to train float16 parameters."""
     parameter = _parameter(amp, torch.float16)
     optimizer, scaler = _sgd([parameter], "fused"), _started(amp, amp_scaler(init_scale=_SCALE))
@@ -175,7 +175,7 @@ def test_fused_optimizers_take_float16_parameters(amp: Amp, amp_scaler: ScalerFa
 @pytest.mark.parametrize("optimizer_type", [torch.optim.SGD, torch.optim.Adagrad], ids=lambda kind: kind.__name__)
 @BAD
 def test_sparse_gradients_in_one_of_two_groups(
-    amp: Amp, amp_scaler: ScalerFactory, optimizer_type: type[torch.optim.Optimizer], bad: float | None
+    amp: SuiteAmp, amp_scaler: ScalerFactory, optimizer_type: type[torch.optim.Optimizer], bad: float | None
 ) -> None:
     """Sparse gradients beside dense ones: duplicate rows are summed, and a non-finite value in either skips both."""
     step: Callable[..., torch.optim.Optimizer] = functools.partial(optimizer_type, lr=0.5)  # type: ignore[call-arg]
@@ -234,7 +234,7 @@ class _Wrapped:
 @pytest.mark.parametrize("explicit", [False, True], ids=["step", "unscale_ then step"])
 @BAD
 def test_optimizers_of_users(
-    amp: Amp, amp_scaler: ScalerFactory, kind: Callable[..., Any], bad: float | None, *, explicit: bool
+    amp: SuiteAmp, amp_scaler: ScalerFactory, kind: Callable[..., Any], bad: float | None, *, explicit: bool
 ) -> None:
     """Users' optimizers are unscaled and skipped as torch's own (huggingface/accelerate#113 is about a wrapper)."""
     parameter = _parameter(amp)
@@ -249,7 +249,7 @@ def test_optimizers_of_users(
     assert scaler.get_scale() == (_SCALE if bad is None else _SCALE / 2)
 
 
-def test_an_optimizer_that_asks_for_the_scaler_is_given_it(amp: Amp, amp_scaler: ScalerFactory) -> None:
+def test_an_optimizer_that_asks_for_the_scaler_is_given_it(amp: SuiteAmp, amp_scaler: ScalerFactory) -> None:
     """Follow the older contract ``step(grad_scaler=...)``, with a FutureWarning, where the optimizer unscales."""
     scalers: list[Any] = []
 
@@ -280,7 +280,7 @@ def _fused(target: Target) -> list[str]:
 @pytest.mark.amp_parametrize("name", _fused)
 @pytest.mark.parametrize("bad", [None, INF], ids=["clean", "inf"])
 def test_nothing_is_left_on_a_fused_optimizer(
-    amp: Amp, amp_scaler: ScalerFactory, name: str, bad: float | None
+    amp: SuiteAmp, amp_scaler: ScalerFactory, name: str, bad: float | None
 ) -> None:
     """``grad_scale`` and ``found_inf`` are removed again, so that a later ``step`` of the optimizer is a plain one."""
     parameter = _parameter(amp)
@@ -297,7 +297,7 @@ def test_nothing_is_left_on_a_fused_optimizer(
     assert bool((parameter.grad == 1).all()), "a step without the scaler divides by its scale"
 
 
-def test_fused_optimizers_say_so(amp: Amp) -> None:
+def test_fused_optimizers_say_so(amp: SuiteAmp) -> None:
     """Fused optimizers have the flag by which the scaler leaves unscaling to them (Adagrad since torch 2.12)."""
     actual = {}
     for name in ("SGD", "Adam", "AdamW", "Adagrad"):
@@ -312,7 +312,7 @@ def test_fused_optimizers_say_so(amp: Amp) -> None:
     reason="huggingface/accelerate#113: what the scaler knows of an optimizer it keeps by id(), so that a wrapper and "
     "what it wraps are two, and their common gradients are divided twice",
 )
-def test_a_wrapper_and_what_it_wraps_are_one(amp: Amp, amp_scaler: ScalerFactory) -> None:
+def test_a_wrapper_and_what_it_wraps_are_one(amp: SuiteAmp, amp_scaler: ScalerFactory) -> None:
     parameter = _parameter(amp)
     inner = torch.optim.SGD([parameter], lr=0.5)
     wrapper: Any = _Wrapped([parameter], lr=0.5)
@@ -339,7 +339,7 @@ def test_a_wrapper_and_what_it_wraps_are_one(amp: Amp, amp_scaler: ScalerFactory
         ),
     ],
 )
-def test_lbfgs_is_refused(amp: Amp, amp_scaler: ScalerFactory, form: str) -> None:
+def test_lbfgs_is_refused(amp: SuiteAmp, amp_scaler: ScalerFactory, form: str) -> None:
     """LBFGS needs a closure, which the scaler refuses; without one it is a TypeError."""
     parameter = _parameter(amp)
     optimizer, scaler = torch.optim.LBFGS([parameter]), _started(amp, amp_scaler(init_scale=_SCALE))
@@ -359,7 +359,7 @@ def test_lbfgs_is_refused(amp: Amp, amp_scaler: ScalerFactory, form: str) -> Non
 @pytest.mark.parametrize("explicit", [False, True], ids=["step", "unscale_ then step"])
 @pytest.mark.parametrize("where", [None, 0, 1], ids=["clean", "inf on the first", "inf on the second"])
 def test_parameters_on_two_gpus(
-    amp: Amp, amp_scaler: ScalerFactory, implementation: str, where: int | None, *, explicit: bool
+    amp: SuiteAmp, amp_scaler: ScalerFactory, implementation: str, where: int | None, *, explicit: bool
 ) -> None:
     """Each GPU has a found-inf of its own, and an inf on either skips both. A GPU and the host: test_overflow.py."""
     if torch.cuda.device_count() < 2:

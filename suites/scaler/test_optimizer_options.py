@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.failure import AmpFailure
 from pytest_amp.run.targets import Target
 from pytest_amp.scaler.optimizers import make_optimizer, optimizers_on, options_of, variant_of
@@ -28,7 +28,12 @@ class _Run:
     """Three parameters and their optimizer; steps with seeded gradients, scaled explicitly."""
 
     def __init__(
-        self, amp: Amp, optimizer: str, options: Mapping[str, object], scaler: torch.amp.GradScaler, dtype: torch.dtype
+        self,
+        amp: SuiteAmp,
+        optimizer: str,
+        options: Mapping[str, object],
+        scaler: torch.amp.GradScaler,
+        dtype: torch.dtype,
     ) -> None:
         torch.manual_seed(amp.config.seed)
         device = amp.device.torch_device
@@ -64,7 +69,7 @@ class _Run:
 
 
 def _stepped(
-    amp: Amp,
+    amp: SuiteAmp,
     optimizer: str,
     options: Mapping[str, object],
     scaler: torch.amp.GradScaler,
@@ -90,7 +95,7 @@ def _class_name(optimizer: str) -> str:
 
 
 @pytest.mark.amp_parametrize("optimizer", _optimizers)
-def test_with_every_option_a_scaler_changes_nothing(amp: Amp, amp_scaler: ScalerFactory, optimizer: str) -> None:
+def test_with_every_option_a_scaler_changes_nothing(amp: SuiteAmp, amp_scaler: ScalerFactory, optimizer: str) -> None:
     """Skipped steps leave no trace, and clean ones have the bits of unscaled ones."""
     tried = 0
     for options in options_of(optimizer):
@@ -123,7 +128,7 @@ def _exact_ones(target: Target) -> list[str]:
 
 @pytest.mark.amp(devices=["cpu", "cuda", "xpu"])  # MPS has no float64
 @pytest.mark.amp_parametrize("optimizer", _exact_ones)
-def test_steps_are_those_in_float64(amp: Amp, amp_scaler: ScalerFactory, optimizer: str) -> None:
+def test_steps_are_those_in_float64(amp: SuiteAmp, amp_scaler: ScalerFactory, optimizer: str) -> None:
     """No input of a step is rounded: with every option float32 ends where float64 does.
 
     A step has a dozen operations, each rounded once: 64 units of 2**-24 bound two steps.
@@ -149,7 +154,7 @@ def _sensitive_ones(target: Target) -> list[str]:
 
 
 @pytest.mark.amp_parametrize("optimizer", _sensitive_ones)
-def test_the_last_bits_of_a_gradient_count(amp: Amp, amp_scaler: ScalerFactory, optimizer: str) -> None:
+def test_the_last_bits_of_a_gradient_count(amp: SuiteAmp, amp_scaler: ScalerFactory, optimizer: str) -> None:
     """Gradients that differ by less than any low dtype resolves give different parameters, with every option."""
 
     def beside(distance: float) -> Make:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.failure import AmpFailure
 from pytest_amp.run.targets import Target
 from pytest_amp.scaler.optimizers import UPSTREAM, make_optimizer, optimizers_on, variant_of
@@ -31,7 +31,7 @@ EXPLICIT = pytest.mark.parametrize("explicit", [False, True], ids=["step", "unsc
 _SCALE = 2.0**10
 
 
-def _parameters(amp: Amp) -> list[nn.Parameter]:
+def _parameters(amp: SuiteAmp) -> list[nn.Parameter]:
     torch.manual_seed(amp.config.seed)
     return [nn.Parameter(torch.randn(3, 5).to(amp.device.torch_device)) for _ in range(3)]
 
@@ -49,7 +49,7 @@ def _set_gradients(
         parameter.grad = gradient.to_sparse(1) if variant_of(optimizer).sparse else gradient
 
 
-def _initialized(amp: Amp, scaler: torch.amp.GradScaler) -> torch.amp.GradScaler:
+def _initialized(amp: SuiteAmp, scaler: torch.amp.GradScaler) -> torch.amp.GradScaler:
     scaler.scale(torch.zeros((), device=amp.device.torch_device))
     return scaler
 
@@ -74,7 +74,7 @@ def _tensors(state: dict[Any, Any]) -> dict[str, torch.Tensor]:
 @EACH
 @EXPLICIT
 def test_clean_steps_are_the_unscaled_ones(
-    amp: Amp, amp_scaler: ScalerFactory, optimizer: str, *, explicit: bool
+    amp: SuiteAmp, amp_scaler: ScalerFactory, optimizer: str, *, explicit: bool
 ) -> None:
     """Take three steps at a power of two as the scale: parameters and state have the bits of those without a scaler."""
     runs = []
@@ -109,7 +109,7 @@ def _is_hollow(tensor: torch.Tensor) -> bool:
 
 
 @EACH
-def test_parameters_and_state_are_float32(amp: Amp, amp_scaler: ScalerFactory, optimizer: str) -> None:
+def test_parameters_and_state_are_float32(amp: SuiteAmp, amp_scaler: ScalerFactory, optimizer: str) -> None:
     """Values are float32, too: nothing in a step with a scaler is rounded to any low dtype."""
     parameters = _parameters(amp)
     instance, scaler = make_optimizer(optimizer, parameters), _initialized(amp, amp_scaler(init_scale=_SCALE))
@@ -131,7 +131,7 @@ def test_parameters_and_state_are_float32(amp: Amp, amp_scaler: ScalerFactory, o
 
 
 @EACH
-def test_implementations_agree(amp: Amp, amp_scaler: ScalerFactory, optimizer: str) -> None:
+def test_implementations_agree(amp: SuiteAmp, amp_scaler: ScalerFactory, optimizer: str) -> None:
     """Three scaled steps of each implementation end where the loop's do, up to float32's rounding.
 
     A step has a dozen operations, each rounded once: 64 units of 2**-24 bound three steps.
@@ -153,7 +153,7 @@ def test_implementations_agree(amp: Amp, amp_scaler: ScalerFactory, optimizer: s
 @EXPLICIT
 @pytest.mark.parametrize("bad", [INF, NAN], ids=["inf", "nan"])
 def test_a_skipped_step_changes_nothing(
-    amp: Amp, amp_scaler: ScalerFactory, optimizer: str, bad: float, *, explicit: bool
+    amp: SuiteAmp, amp_scaler: ScalerFactory, optimizer: str, bad: float, *, explicit: bool
 ) -> None:
     """Neither parameters nor state change, step counters included; the next clean step continues from there."""
     parameters = _parameters(amp)
@@ -207,7 +207,7 @@ def _memory_filled_with_nan() -> Iterator[None]:
 
 @pytest.mark.filterwarnings("ignore:.*deterministic:UserWarning")
 @pytest.mark.amp_parametrize("optimizer", _optimizers_from_the_first_step)
-def test_a_skipped_first_step_makes_no_state(amp: Amp, amp_scaler: ScalerFactory, optimizer: str) -> None:
+def test_a_skipped_first_step_makes_no_state(amp: SuiteAmp, amp_scaler: ScalerFactory, optimizer: str) -> None:
     """No state, or only zeros as in fused implementations: the following run has the bits of the run without."""
     runs = []
     for first in (None, INF):
@@ -225,7 +225,7 @@ def test_a_skipped_first_step_makes_no_state(amp: Amp, amp_scaler: ScalerFactory
     assert same, f"a skipped first step of {optimizer} leaves something behind"
 
 
-def test_the_usual_implementations_exist(amp: Amp) -> None:
+def test_the_usual_implementations_exist(amp: SuiteAmp) -> None:
     """Record all implementations; on the CPU and on CUDA the usual optimizers have all three."""
     names = list(optimizers_on(amp.device.torch_device))
     amp.observe("optimizers", [*names], kind="state")

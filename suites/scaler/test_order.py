@@ -8,7 +8,7 @@ import re
 import pytest
 import torch
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.failure import AmpFailure
 
 from .training import ScalerFactory, training
@@ -34,7 +34,7 @@ def _outcome(raised: BaseException | None) -> str:
 
 
 def _expect_error(
-    amp: Amp, calls: str, raised: BaseException | None, expected: tuple[type[Exception], str] | None
+    amp: SuiteAmp, calls: str, raised: BaseException | None, expected: tuple[type[Exception], str] | None
 ) -> None:
     """Record the error; raise AmpFailure if it is a different one or missing."""
     amp.observe(f"order: {calls}", type(raised).__name__ if raised else "no error", kind="state")
@@ -50,7 +50,7 @@ def _expect_error(
 
 
 @pytest.mark.parametrize("calls", ORDERS)
-def test_the_order_of_calls(amp: Amp, amp_scaler: ScalerFactory, calls: str) -> None:
+def test_the_order_of_calls(amp: SuiteAmp, amp_scaler: ScalerFactory, calls: str) -> None:
     """Check each order: unscaling twice divides twice (huggingface/accelerate#641, huggingface/transformers#23905)."""
     run = training(amp, amp_scaler(init_scale=8.0))
     run.backward()
@@ -64,14 +64,14 @@ def test_the_order_of_calls(amp: Amp, amp_scaler: ScalerFactory, calls: str) -> 
 
 
 @pytest.mark.parametrize("call", ["unscale_", "step", "update"])
-def test_nothing_was_scaled(amp: Amp, amp_scaler: ScalerFactory, call: str) -> None:
+def test_nothing_was_scaled(amp: SuiteAmp, amp_scaler: ScalerFactory, call: str) -> None:
     run = training(amp, amp_scaler())
     with pytest.raises(AssertionError, match=re.escape(f"Attempted {call} but _scale is None")):
         getattr(run.scaler, call)(*(() if call == "update" else (run.optimizer,)))
 
 
 @pytest.mark.parametrize("explicit", [False, True], ids=["step", "unscale_ then step"])
-def test_an_optimizer_without_gradients(amp: Amp, amp_scaler: ScalerFactory, *, explicit: bool) -> None:
+def test_an_optimizer_without_gradients(amp: SuiteAmp, amp_scaler: ScalerFactory, *, explicit: bool) -> None:
     """An optimizer without gradients is an error, not a silent step (nerfstudio-project/nerfstudio#1919)."""
     run = training(amp, amp_scaler())
     run.scaler.scale(torch.ones((), device=amp.device.torch_device))
@@ -82,7 +82,7 @@ def test_an_optimizer_without_gradients(amp: Amp, amp_scaler: ScalerFactory, *, 
     assert bool((run.parameter == 1).all())
 
 
-def test_a_failed_call_leaves_the_gradients_alone(amp: Amp, amp_scaler: ScalerFactory) -> None:
+def test_a_failed_call_leaves_the_gradients_alone(amp: SuiteAmp, amp_scaler: ScalerFactory) -> None:
     run = training(amp, amp_scaler(init_scale=8.0))
     run.backward()
     run.scaler.unscale_(run.optimizer)
@@ -104,7 +104,7 @@ def test_a_failed_call_leaves_the_gradients_alone(amp: Amp, amp_scaler: ScalerFa
         ),
     ],
 )
-def test_a_closure_is_refused(amp: Amp, amp_scaler: ScalerFactory, form: str) -> None:
+def test_a_closure_is_refused(amp: SuiteAmp, amp_scaler: ScalerFactory, form: str) -> None:
     """Closures would run backward again after unscaling: the step would use scaled gradients."""
     run = training(amp, amp_scaler(init_scale=8.0))
     run.backward()
@@ -113,7 +113,7 @@ def test_a_closure_is_refused(amp: Amp, amp_scaler: ScalerFactory, form: str) ->
         run.scaler.step(run.optimizer, *arguments, **keywords)
 
 
-def test_step_returns_what_the_optimizer_returns(amp: Amp, amp_scaler: ScalerFactory) -> None:
+def test_step_returns_what_the_optimizer_returns(amp: SuiteAmp, amp_scaler: ScalerFactory) -> None:
     """``step`` forwards arguments and results. A skipped step returns None, no proof of it (pytorch/pytorch#152279)."""
 
     class Telling(torch.optim.SGD):
@@ -130,7 +130,7 @@ def test_step_returns_what_the_optimizer_returns(amp: Amp, amp_scaler: ScalerFac
     assert run.scaler.step(optimizer, reported=2.5) is None
 
 
-def test_a_skipped_step_is_told_by_the_scale(amp: Amp, amp_scaler: ScalerFactory) -> None:
+def test_a_skipped_step_is_told_by_the_scale(amp: SuiteAmp, amp_scaler: ScalerFactory) -> None:
     """A lower scale after ``update`` is the only documented sign; a clean step never lowers it."""
     run = training(amp, amp_scaler(init_scale=8.0, growth_interval=1))
     for bad in (None, float("inf"), None):

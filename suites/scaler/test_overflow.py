@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.devices import Device, DeviceKind
 from pytest_amp.failure import AmpFailure
 
@@ -22,12 +22,12 @@ from .training import INF, NAN, ScalerFactory, training
 BAD = pytest.mark.parametrize("bad", [INF, -INF, NAN], ids=["inf", "minus inf", "nan"])
 
 
-def _parameters(amp: Amp, count: int, dtype: torch.dtype = torch.float32) -> list[nn.Parameter]:
+def _parameters(amp: SuiteAmp, count: int, dtype: torch.dtype = torch.float32) -> list[nn.Parameter]:
     return [nn.Parameter(torch.ones(3, 2, device=amp.device.torch_device, dtype=dtype)) for _ in range(count)]
 
 
 def _expect_skipped(
-    amp: Amp, scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer, parameters: Sequence[torch.Tensor]
+    amp: SuiteAmp, scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer, parameters: Sequence[torch.Tensor]
 ) -> None:
     """Step and update; raise AmpFailure unless the step was skipped and the scale halved."""
     before, scale = [p.detach().clone() for p in parameters], scaler.get_scale()
@@ -45,7 +45,7 @@ def _expect_skipped(
 
 
 @BAD
-def test_a_non_finite_gradient_skips_the_step(amp: Amp, amp_scaler: ScalerFactory, bad: float) -> None:
+def test_a_non_finite_gradient_skips_the_step(amp: SuiteAmp, amp_scaler: ScalerFactory, bad: float) -> None:
     run = training(amp, amp_scaler(init_scale=8.0))
     run.backward(bad)
     _expect_skipped(amp, run.scaler, run.optimizer, [run.parameter])
@@ -54,7 +54,7 @@ def test_a_non_finite_gradient_skips_the_step(amp: Amp, amp_scaler: ScalerFactor
 
 
 @pytest.mark.amp(dtypes=["fp16"])
-def test_an_overflow_of_the_scale_itself_skips_the_step(amp: Amp, amp_scaler: ScalerFactory) -> None:
+def test_an_overflow_of_the_scale_itself_skips_the_step(amp: SuiteAmp, amp_scaler: ScalerFactory) -> None:
     """Overflow fp16, which ends at 65504, by a scale of 2**16: the gradient of the product is inf."""
     run = training(amp, amp_scaler(init_scale=2.0**16))
     run.backward()
@@ -71,7 +71,7 @@ def test_an_overflow_of_the_scale_itself_skips_the_step(amp: Amp, amp_scaler: Sc
 @BAD
 @pytest.mark.parametrize("place", [(0, 0), (1, 3), (2, 5)], ids=["first", "middle", "last"])
 def test_one_bad_element_anywhere_is_found(
-    amp: Amp, amp_scaler: ScalerFactory, place: tuple[int, int], bad: float
+    amp: SuiteAmp, amp_scaler: ScalerFactory, place: tuple[int, int], bad: float
 ) -> None:
     """Plant a non-finite value in any of several parameters, at any element."""
     parameters, scaler = _parameters(amp, 3), amp_scaler(init_scale=8.0)
@@ -84,7 +84,7 @@ def test_one_bad_element_anywhere_is_found(
 
 
 @pytest.mark.parametrize("size", [1, 7, 64, 1000, 70001])
-def test_bad_elements_are_found_in_any_size(amp: Amp, amp_scaler: ScalerFactory, size: int) -> None:
+def test_bad_elements_are_found_in_any_size(amp: SuiteAmp, amp_scaler: ScalerFactory, size: int) -> None:
     """Plant it at the end of a tensor that no vector width divides: a vector remainder, the last block of a grid."""
     parameter = nn.Parameter(torch.ones(size, device=amp.device.torch_device))
     scaler, optimizer = amp_scaler(init_scale=8.0), torch.optim.SGD([parameter], lr=0.5)
@@ -105,7 +105,7 @@ LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_bad_elements_are_found_in_any_layout(amp: Amp, amp_scaler: ScalerFactory, layout: str) -> None:
+def test_bad_elements_are_found_in_any_layout(amp: SuiteAmp, amp_scaler: ScalerFactory, layout: str) -> None:
     device = amp.device.torch_device
     gradient = LAYOUTS[layout](torch.full((4, 6), 8.0, device=device))
     assert not gradient.is_contiguous()
@@ -121,7 +121,7 @@ def test_bad_elements_are_found_in_any_layout(amp: Amp, amp_scaler: ScalerFactor
     _expect_skipped(amp, scaler, optimizer, [parameter])
 
 
-def test_one_bad_group_skips_all_groups(amp: Amp, amp_scaler: ScalerFactory) -> None:
+def test_one_bad_group_skips_all_groups(amp: SuiteAmp, amp_scaler: ScalerFactory) -> None:
     parameters, scaler = _parameters(amp, 3), amp_scaler(init_scale=8.0)
     groups: list[dict[str, Any]] = [{"params": parameters[:2]}, {"params": parameters[2:], "lr": 0.25}]
     optimizer = torch.optim.SGD(groups, lr=0.5)
@@ -135,7 +135,7 @@ def test_one_bad_group_skips_all_groups(amp: Amp, amp_scaler: ScalerFactory) -> 
     assert [p[0, 0].item() for p in parameters] == [0.5, 0.5, 0.75]
 
 
-def test_parameters_without_gradients_are_passed_over(amp: Amp, amp_scaler: ScalerFactory) -> None:
+def test_parameters_without_gradients_are_passed_over(amp: SuiteAmp, amp_scaler: ScalerFactory) -> None:
     """A frozen parameter, and one that the loss does not reach, are passed over."""
     parameters, scaler = _parameters(amp, 3), amp_scaler(init_scale=8.0)
     parameters[1].requires_grad = False
@@ -153,7 +153,7 @@ def test_parameters_without_gradients_are_passed_over(amp: Amp, amp_scaler: Scal
 
 @pytest.mark.amp(dtypes=["bf16"])
 @BAD
-def test_bf16_gradients_are_checked(amp: Amp, amp_scaler: ScalerFactory, bad: float) -> None:
+def test_bf16_gradients_are_checked(amp: SuiteAmp, amp_scaler: ScalerFactory, bad: float) -> None:
     """bf16 gradients of bf16 parameters are unscaled and checked, or refused with an error, as on CUDA (torch 2.11)."""
     (parameter,), scaler = _parameters(amp, 1, torch.bfloat16), amp_scaler(init_scale=8.0)
     optimizer = torch.optim.SGD([parameter], lr=0.5)
@@ -181,7 +181,7 @@ def test_bf16_gradients_are_checked(amp: Amp, amp_scaler: ScalerFactory, bad: fl
 
 @pytest.mark.amp(dtypes=["fp16"])
 @pytest.mark.parametrize("method", ["unscale_", "step"])
-def test_fp16_gradients_are_refused(amp: Amp, amp_scaler: ScalerFactory, method: str) -> None:
+def test_fp16_gradients_are_refused(amp: SuiteAmp, amp_scaler: ScalerFactory, method: str) -> None:
     """Unscaled fp16 gradients would underflow: parameters have to be float32."""
     (parameter,), scaler = _parameters(amp, 1, torch.float16), amp_scaler(init_scale=8.0)
     optimizer = torch.optim.SGD([parameter], lr=0.5)
@@ -191,7 +191,7 @@ def test_fp16_gradients_are_refused(amp: Amp, amp_scaler: ScalerFactory, method:
     assert bool((parameter == 1).all())
 
 
-def test_parameters_of_several_dtypes(amp: Amp, amp_scaler: ScalerFactory) -> None:
+def test_parameters_of_several_dtypes(amp: SuiteAmp, amp_scaler: ScalerFactory) -> None:
     """float32 beside other dtypes in one optimizer: each is unscaled, each is checked."""
     dtypes = [torch.float32] + ([torch.float64] if amp.device.type != "mps" else [])
     if amp.device.kind is DeviceKind.CPU:  # accelerators may refuse it: test_bf16_gradients_are_checked
@@ -212,7 +212,7 @@ def test_parameters_of_several_dtypes(amp: Amp, amp_scaler: ScalerFactory) -> No
 
 
 @pytest.mark.amp(devices=["cpu", "cuda"])
-def test_sparse_gradients_with_duplicates(amp: Amp, amp_scaler: ScalerFactory) -> None:
+def test_sparse_gradients_with_duplicates(amp: SuiteAmp, amp_scaler: ScalerFactory) -> None:
     """Duplicates are summed, each unscaled once; a non-finite row skips the step (pytorch/pytorch#35810)."""
     table = nn.Embedding(5, 2, sparse=True).to(amp.device.torch_device)
     nn.init.ones_(table.weight)
@@ -233,7 +233,7 @@ def test_sparse_gradients_with_duplicates(amp: Amp, amp_scaler: ScalerFactory) -
 
 
 @BAD
-def test_a_skipped_step_leaves_momentum_alone(amp: Amp, amp_scaler: ScalerFactory, bad: float) -> None:
+def test_a_skipped_step_leaves_momentum_alone(amp: SuiteAmp, amp_scaler: ScalerFactory, bad: float) -> None:
     parameters, scaler = _parameters(amp, 2), amp_scaler(init_scale=8.0)
     optimizer = torch.optim.SGD(parameters, lr=0.5, momentum=0.5, weight_decay=0.25)
     for step in range(2):
@@ -275,7 +275,7 @@ class _CopiesArrive(TorchFunctionMode):
 
 @pytest.mark.amp(devices=["cuda", "xpu"])
 @pytest.mark.parametrize("where", ["accelerator", "cpu"])
-def test_parameters_on_two_devices(amp: Amp, amp_scaler: ScalerFactory, where: str) -> None:
+def test_parameters_on_two_devices(amp: SuiteAmp, amp_scaler: ScalerFactory, where: str) -> None:
     """Check each device of one optimizer, with parameters on the accelerator and the CPU; one inf skips both."""
     parameters = {"accelerator": _parameters(amp, 1)[0], "cpu": nn.Parameter(torch.ones(3, 2))}
     scaler, optimizer = amp_scaler(init_scale=8.0), torch.optim.SGD(parameters.values(), lr=0.5)
@@ -296,7 +296,7 @@ def test_parameters_on_two_devices(amp: Amp, amp_scaler: ScalerFactory, where: s
 
 @pytest.mark.xfail(strict=True, reason=_RACE)
 @pytest.mark.amp(devices=["cuda"])
-def test_an_overflow_on_the_host_is_not_lost(amp: Amp, amp_scaler: ScalerFactory) -> None:
+def test_an_overflow_on_the_host_is_not_lost(amp: SuiteAmp, amp_scaler: ScalerFactory) -> None:
     """Keep the GPU busy, so that the copy of found-inf always arrives after the CPU's check."""
     device = amp.device.torch_device
     busy, parameters = torch.ones(4096, 4096, device=device), [*_parameters(amp, 1), nn.Parameter(torch.ones(3, 2))]
@@ -314,7 +314,7 @@ def test_an_overflow_on_the_host_is_not_lost(amp: Amp, amp_scaler: ScalerFactory
     assert all(bool((parameter == 1).all()) for parameter in parameters), "the step was taken"
 
 
-def test_a_scaler_in_another_thread_skips_its_step(amp: Amp, amp_scaler: ScalerFactory) -> None:
+def test_a_scaler_in_another_thread_skips_its_step(amp: SuiteAmp, amp_scaler: ScalerFactory) -> None:
     """One model for each thread, as services train them: an overflow is skipped there, too."""
     run = training(amp, amp_scaler(init_scale=8.0))
     with ThreadPoolExecutor(1) as pool:
@@ -324,7 +324,7 @@ def test_a_scaler_in_another_thread_skips_its_step(amp: Amp, amp_scaler: ScalerF
 
 
 #: Contexts of a training loop that do not concern the scaler.
-AROUND: dict[str, Callable[[Amp], AbstractContextManager[object]]] = {
+AROUND: dict[str, Callable[[SuiteAmp], AbstractContextManager[object]]] = {
     "no_grad": lambda _: torch.no_grad(),
     "inference_mode": lambda _: torch.inference_mode(),
     "enable_grad": lambda _: torch.enable_grad(),
@@ -340,7 +340,9 @@ AROUND: dict[str, Callable[[Amp], AbstractContextManager[object]]] = {
 @pytest.mark.filterwarnings("ignore:Anomaly Detection has been enabled")
 @pytest.mark.parametrize("call", ["step", "unscale_ then step"])
 @pytest.mark.parametrize("around", AROUND)
-def test_what_is_around_a_step_is_nothing_to_it(amp: Amp, amp_scaler: ScalerFactory, around: str, call: str) -> None:
+def test_what_is_around_a_step_is_nothing_to_it(
+    amp: SuiteAmp, amp_scaler: ScalerFactory, around: str, call: str
+) -> None:
     """Overflow is skipped in each context of a loop, and the next step is exact."""
     run = training(amp, amp_scaler(init_scale=8.0))
     for bad, values in ((INF, [1.0, 1.0, 1.0, 1.0]), (None, [0.5, 2.0, -0.5, 0.75])):

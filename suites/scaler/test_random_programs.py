@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.extras import imported
 
 _RULES = {
@@ -38,19 +38,19 @@ _RULES = {
 }
 
 
-def _run(amp: Amp, programs: int) -> None:
+def _run(amp: SuiteAmp, programs: int) -> None:
     machine = imported("pytest_amp.scaler.machine", what="random programs cannot be drawn", extra="suites")
     calls = machine.run_programs(amp.device, amp.precision, programs=programs, seed=amp.config.seed)
     assert calls.keys() == _RULES, f"never called: {sorted(_RULES - calls.keys())}"
     assert calls.total() > 20 * programs, "the programs are short"
 
 
-def test_random_programs_agree_with_the_model(amp: Amp) -> None:
+def test_random_programs_agree_with_the_model(amp: SuiteAmp) -> None:
     """Run 100 programs: scale, tracker, stages, errors and their words, gradients and parameters, after each call."""
     _run(amp, 100)
 
 
 @pytest.mark.amp_long
-def test_many_random_programs_agree_with_the_model(amp: Amp) -> None:
+def test_many_random_programs_agree_with_the_model(amp: SuiteAmp) -> None:
     """Run 2000 programs of up to 60 calls."""
     _run(amp, 2000)

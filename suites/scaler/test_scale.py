@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 
 from .training import ScalerFactory, expected_gradient, training
 
 
-def test_the_initial_scale_is_65536(amp: Amp, amp_scaler: ScalerFactory) -> None:
+def test_the_initial_scale_is_65536(amp: SuiteAmp, amp_scaler: ScalerFactory) -> None:
     """All documented defaults hold."""
     scaler = torch.amp.GradScaler(amp.device.type)
     actual = scaler.state_dict()
@@ -23,7 +23,7 @@ def test_the_initial_scale_is_65536(amp: Amp, amp_scaler: ScalerFactory) -> None
     assert amp_scaler(init_scale=8.0).get_scale() == 8.0
 
 
-def test_queries_need_no_tensors(amp: Amp, amp_scaler: ScalerFactory) -> None:
+def test_queries_need_no_tensors(amp: SuiteAmp, amp_scaler: ScalerFactory) -> None:
     """Queries before the first ``scale`` return the requested values; then there are tensors on the device."""
     scaler = amp_scaler(init_scale=4.0, growth_interval=3)
     before = scaler.state_dict()
@@ -33,14 +33,14 @@ def test_queries_need_no_tensors(amp: Amp, amp_scaler: ScalerFactory) -> None:
     assert scaler.state_dict() == before
 
 
-def test_a_tensor_is_multiplied(amp: Amp, amp_scaler: ScalerFactory) -> None:
+def test_a_tensor_is_multiplied(amp: SuiteAmp, amp_scaler: ScalerFactory) -> None:
     values = torch.tensor([1.0, -2.0, 0.25], device=amp.device.torch_device)
     scaled = amp_scaler(init_scale=8.0).scale(values)
     assert scaled.tolist() == [8.0, -16.0, 2.0]
     assert values.tolist() == [1.0, -2.0, 0.25], "scale works in place"
 
 
-def test_a_scalar_loss_becomes_float32(amp: Amp, amp_scaler: ScalerFactory) -> None:
+def test_a_scalar_loss_becomes_float32(amp: SuiteAmp, amp_scaler: ScalerFactory) -> None:
     """Scaling a zero-dimensional low loss by the float32 scale gives float32: the scaled loss does not overflow."""
     loss = torch.tensor(60000.0, device=amp.device.torch_device).to(amp.dtype)
     scaled = amp_scaler().scale(loss)
@@ -48,12 +48,12 @@ def test_a_scalar_loss_becomes_float32(amp: Amp, amp_scaler: ScalerFactory) -> N
     assert scaled.item() == loss.float().item() * 65536
 
 
-def test_a_low_vector_stays_low(amp: Amp, amp_scaler: ScalerFactory) -> None:
+def test_a_low_vector_stays_low(amp: SuiteAmp, amp_scaler: ScalerFactory) -> None:
     values = torch.ones(3, device=amp.device.torch_device, dtype=amp.dtype)
     assert amp_scaler(init_scale=8.0).scale(values).dtype is amp.dtype
 
 
-def test_containers_keep_their_shape(amp: Amp, amp_scaler: ScalerFactory) -> None:
+def test_containers_keep_their_shape(amp: SuiteAmp, amp_scaler: ScalerFactory) -> None:
     """Lists and tuples, nested, keep their shape, and each tensor is multiplied."""
     one = torch.ones(2, device=amp.device.torch_device)
     scaled = amp_scaler(init_scale=8.0).scale([one, (one, [one * 2])])  # type: ignore[list-item]
@@ -65,7 +65,7 @@ def test_containers_keep_their_shape(amp: Amp, amp_scaler: ScalerFactory) -> Non
     assert [tensor.tolist() for tensor in (first, second, third)] == [[8.0] * 2, [8.0] * 2, [16.0] * 2]
 
 
-def test_a_generator_is_scaled_lazily(amp: Amp, amp_scaler: ScalerFactory) -> None:
+def test_a_generator_is_scaled_lazily(amp: SuiteAmp, amp_scaler: ScalerFactory) -> None:
     produced = []
 
     def losses() -> Iterator[torch.Tensor]:
@@ -84,14 +84,14 @@ def test_what_is_no_tensor_is_refused(amp_scaler: ScalerFactory, value: object) 
         amp_scaler().scale(value)  # type: ignore[call-overload]
 
 
-def test_gradients_are_multiplied_exactly(amp: Amp, amp_scaler: ScalerFactory) -> None:
+def test_gradients_are_multiplied_exactly(amp: SuiteAmp, amp_scaler: ScalerFactory) -> None:
     """Scale by a power of two: the scaled gradient has the bits of the unscaled one, shifted."""
     run = training(amp, amp_scaler(init_scale=1024.0))
     run.backward()
     assert torch.equal(run.gradient, expected_gradient(run.parameter) * 1024)
 
 
-def test_small_gradients_survive(amp: Amp, amp_scaler: ScalerFactory) -> None:
+def test_small_gradients_survive(amp: SuiteAmp, amp_scaler: ScalerFactory) -> None:
     """Small gradients are the purpose of scaling: 2**-26 is 0 in fp16, and exact with a scale of 2**16."""
     device = amp.device.torch_device
     survived = {}

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.failure import AmpFailure
 
 from .training import INF, ScalerFactory
@@ -39,7 +39,7 @@ class Pair:
 
 
 @pytest.fixture
-def pair(amp: Amp, amp_scaler: ScalerFactory) -> Pair:
+def pair(amp: SuiteAmp, amp_scaler: ScalerFactory) -> Pair:
     """Return both parameters at 1, with learning rate 0.5 and scale 8."""
     parameters = tuple(nn.Parameter(torch.ones(3, device=amp.device.torch_device)) for _ in range(2))
     return Pair(amp_scaler(init_scale=8.0), parameters, tuple(torch.optim.SGD([p], lr=0.5) for p in parameters))
@@ -49,7 +49,7 @@ def pair(amp: Amp, amp_scaler: ScalerFactory) -> Pair:
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["in order", "in reverse"])
 @pytest.mark.parametrize("explicit", [False, True], ids=["step", "unscale_ then step"])
 def test_only_the_optimizer_that_overflowed_skips(
-    amp: Amp, pair: Pair, bad: int, order: tuple[int, int], *, explicit: bool
+    amp: SuiteAmp, pair: Pair, bad: int, order: tuple[int, int], *, explicit: bool
 ) -> None:
     """The common scale backs off, once."""
     pair.backward(bad)

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.failure import AmpFailure
 from pytest_amp.torch_private import found_infs
 
@@ -34,7 +34,7 @@ _KEPT: list[object] = []
 
 
 @pytest.fixture
-def sharded(amp: Amp) -> Iterator[Callable[..., torch.amp.GradScaler]]:
+def sharded(amp: SuiteAmp) -> Iterator[Callable[..., torch.amp.GradScaler]]:
     """Return a factory of ShardedGradScalers in a gloo group of this process alone."""
     from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 
@@ -57,7 +57,7 @@ def _trace(run: Training) -> list[object]:
 
 
 def test_it_is_the_plain_scaler(
-    amp: Amp, amp_scaler: ScalerFactory, sharded: Callable[..., torch.amp.GradScaler]
+    amp: SuiteAmp, amp_scaler: ScalerFactory, sharded: Callable[..., torch.amp.GradScaler]
 ) -> None:
     """Compare scale, tracker and parameters through growth and overflow."""
     settings = {"init_scale": 8.0, "growth_interval": 2}
@@ -72,7 +72,7 @@ def test_it_is_the_plain_scaler(
         )
 
 
-def test_it_refuses_in_the_same_words(amp: Amp, sharded: Callable[..., torch.amp.GradScaler]) -> None:
+def test_it_refuses_in_the_same_words(amp: SuiteAmp, sharded: Callable[..., torch.amp.GradScaler]) -> None:
     run = training(amp, sharded(init_scale=8.0))
     with pytest.raises(AssertionError, match="Attempted unscale_ but _scale is None"):
         run.scaler.unscale_(run.optimizer)
@@ -85,7 +85,7 @@ def test_it_refuses_in_the_same_words(amp: Amp, sharded: Callable[..., torch.amp
         run.scaler.unscale_(run.optimizer)
 
 
-def test_a_rank_without_gradients_is_not_refused(amp: Amp, sharded: Callable[..., torch.amp.GradScaler]) -> None:
+def test_a_rank_without_gradients_is_not_refused(amp: SuiteAmp, sharded: Callable[..., torch.amp.GradScaler]) -> None:
     """A rank may hold no shard of any parameter, and still takes part in the reduction (pytorch/pytorch#99174)."""
     run = training(amp, sharded(init_scale=8.0))
     run.scaler.scale(torch.ones((), device=amp.device.torch_device))
@@ -94,7 +94,7 @@ def test_a_rank_without_gradients_is_not_refused(amp: Amp, sharded: Callable[...
     assert run.state == (8.0, 1)
 
 
-def test_it_takes_float16_gradients(amp: Amp, sharded: Callable[..., torch.amp.GradScaler]) -> None:
+def test_it_takes_float16_gradients(amp: SuiteAmp, sharded: Callable[..., torch.amp.GradScaler]) -> None:
     """Shards are in the low dtype; GradScaler refuses them."""
     parameter = nn.Parameter(torch.ones(3, dtype=torch.float16, device=amp.device.torch_device))
     optimizer, scaler = torch.optim.SGD([parameter], lr=0.5), sharded(init_scale=8.0)
@@ -107,7 +107,7 @@ def test_it_takes_float16_gradients(amp: Amp, sharded: Callable[..., torch.amp.G
     assert scaler.get_scale() == 4.0
 
 
-def test_a_scaled_loss_keeps_its_dtype(amp: Amp, sharded: Callable[..., torch.amp.GradScaler]) -> None:
+def test_a_scaled_loss_keeps_its_dtype(amp: SuiteAmp, sharded: Callable[..., torch.amp.GradScaler]) -> None:
     """A low-precision loss, too, keeps its dtype; the plain scaler makes it float32."""
     assert (
         sharded(init_scale=8.0).scale(torch.ones((), dtype=amp.dtype, device=amp.device.torch_device)).dtype
@@ -122,7 +122,7 @@ _GROWS_TO_INF = (
 
 
 @pytest.mark.amp(xfail={"cpu-bf16": _GROWS_TO_INF, "cpu-fp16": _GROWS_TO_INF})
-def test_growth_stops_at_the_largest_finite_scale(amp: Amp, sharded: Callable[..., torch.amp.GradScaler]) -> None:
+def test_growth_stops_at_the_largest_finite_scale(amp: SuiteAmp, sharded: Callable[..., torch.amp.GradScaler]) -> None:
     run = training(amp, sharded(init_scale=2.0**127, growth_interval=1))
     run.plant(2.0**-127)
     run.scaler.step(run.optimizer)
@@ -131,7 +131,9 @@ def test_growth_stops_at_the_largest_finite_scale(amp: Amp, sharded: Callable[..
 
 
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks:UserWarning")
-def test_duplicates_that_overflow_together_are_found(amp: Amp, sharded: Callable[..., torch.amp.GradScaler]) -> None:
+def test_duplicates_that_overflow_together_are_found(
+    amp: SuiteAmp, sharded: Callable[..., torch.amp.GradScaler]
+) -> None:
     """Rows of a sparse float16 gradient are summed before they are checked (pytorch/pytorch#35810)."""
     table = nn.Parameter(torch.ones(4, 2, dtype=torch.float16, device=amp.device.torch_device))
     optimizer = torch.optim.SGD([table], lr=0.5)

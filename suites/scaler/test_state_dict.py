@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.failure import AmpFailure
 
 from .training import INF, ScalerFactory, Training, training
@@ -38,7 +38,7 @@ def _resume(run: Training, scaler: torch.amp.GradScaler) -> Training:
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("steps", [0, 1, 2, 4], ids=lambda steps: f"after {steps}")
-def test_a_resumed_run_is_the_one_without(amp: Amp, amp_scaler: ScalerFactory, way: str, steps: int) -> None:
+def test_a_resumed_run_is_the_one_without(amp: SuiteAmp, amp_scaler: ScalerFactory, way: str, steps: int) -> None:
     """Resume in the middle of a growth interval, too: scale, tracker and parameters, step for step."""
     plan = [None, None, INF, None, None, None, None, None]
     whole = training(amp, amp_scaler(init_scale=8.0, growth_interval=3))
@@ -57,7 +57,7 @@ def test_a_resumed_run_is_the_one_without(amp: Amp, amp_scaler: ScalerFactory, w
         )
 
 
-def test_a_state_dict_is_plain_data(amp: Amp, amp_scaler: ScalerFactory) -> None:
+def test_a_state_dict_is_plain_data(amp: SuiteAmp, amp_scaler: ScalerFactory) -> None:
     """State consists of five numbers and no tensor: it survives JSON."""
     run = training(amp, amp_scaler(init_scale=8.0, growth_factor=3.0, backoff_factor=0.25, growth_interval=7))
     run.iterate()
@@ -69,7 +69,7 @@ def test_a_state_dict_is_plain_data(amp: Amp, amp_scaler: ScalerFactory) -> None
 
 
 @pytest.mark.parametrize("used", [False, True], ids=["before its first scale", "in the middle of a run"])
-def test_loading_overwrites_everything(amp: Amp, amp_scaler: ScalerFactory, *, used: bool) -> None:
+def test_loading_overwrites_everything(amp: SuiteAmp, amp_scaler: ScalerFactory, *, used: bool) -> None:
     saved = {"scale": 32.0, "growth_factor": 4.0, "backoff_factor": 0.125, "growth_interval": 5, "_growth_tracker": 4}
     run = training(amp, amp_scaler(init_scale=8.0))
     if used:
@@ -88,7 +88,7 @@ def test_an_empty_state_dict_is_refused(amp_scaler: ScalerFactory) -> None:
     assert scaler.get_scale() == 8.0
 
 
-def test_pickling_between_unscale_and_update_is_refused(amp: Amp, amp_scaler: ScalerFactory) -> None:
+def test_pickling_between_unscale_and_update_is_refused(amp: SuiteAmp, amp_scaler: ScalerFactory) -> None:
     run = training(amp, amp_scaler(init_scale=8.0))
     run.backward()
     run.scaler.unscale_(run.optimizer)

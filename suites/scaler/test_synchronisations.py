@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.failure import AmpFailure
 from pytest_amp.torch_private import counted_reads, recorded_calls
 
@@ -51,7 +51,7 @@ def _waits(call: Callable[[], object]) -> int:
     return sum("called a synchronizing" in str(warning.message) for warning in caught)
 
 
-def _counter(amp: Amp) -> Callable[[Callable[[], object]], int]:
+def _counter(amp: SuiteAmp) -> Callable[[Callable[[], object]], int]:
     """Return a counter of reads on the CPU, of waits on CUDA."""
     return _waits if amp.device.type == "cuda" else counted_reads
 
@@ -59,7 +59,7 @@ def _counter(amp: Amp) -> Callable[[Callable[[], object]], int]:
 class Subject:
     """Three parameters with gradients, and calls that each bring the iteration to the required stage."""
 
-    def __init__(self, amp: Amp, scaler: torch.amp.GradScaler, kind: str, *, name: str = "SGD") -> None:
+    def __init__(self, amp: SuiteAmp, scaler: torch.amp.GradScaler, kind: str, *, name: str = "SGD") -> None:
         """Take the optimizer's implementation as ``kind``."""
         device = amp.device.torch_device
         self.scaler = scaler
@@ -102,7 +102,7 @@ class Subject:
         return counted(calls[call]) - (alone if call.startswith("step") else 0)
 
 
-def _expect(amp: Amp, call: str, kind: str, actual: int) -> None:
+def _expect(amp: SuiteAmp, call: str, kind: str, actual: int) -> None:
     """Record the count; raise AmpFailure if it differs from the expected one."""
     amp.observe(f"reads in {call}, {kind}", actual, kind="count")
     correct = ALLOWED[call][kind]
@@ -120,7 +120,7 @@ def _expect(amp: Amp, call: str, kind: str, actual: int) -> None:
 @pytest.mark.parametrize("kind", _KEYWORDS)
 @pytest.mark.parametrize("call", ALLOWED)
 @pytest.mark.parametrize("name", ["SGD", "Adam"])
-def test_reads_on_the_cpu(amp: Amp, amp_scaler: ScalerFactory, call: str, kind: str, name: str) -> None:
+def test_reads_on_the_cpu(amp: SuiteAmp, amp_scaler: ScalerFactory, call: str, kind: str, name: str) -> None:
     subject = Subject(amp, amp_scaler(init_scale=8.0), kind, name=name)
     actual = subject.count(call, counted_reads)
     if name == "SGD":
@@ -130,7 +130,7 @@ def test_reads_on_the_cpu(amp: Amp, amp_scaler: ScalerFactory, call: str, kind: 
 
 
 @pytest.mark.amp(devices=["cuda"])
-def test_waits_can_be_counted(amp: Amp) -> None:
+def test_waits_can_be_counted(amp: SuiteAmp) -> None:
     """Verify the counter: each read on the host is one, and a kernel none."""
     one = torch.ones((), device=amp.device.torch_device)
     assert _waits(one.item) == 1
@@ -142,7 +142,7 @@ def test_waits_can_be_counted(amp: Amp) -> None:
 @pytest.mark.parametrize("kind", _KEYWORDS)
 @pytest.mark.parametrize("call", ALLOWED)
 @pytest.mark.parametrize("name", ["SGD", "Adam"])
-def test_waits_on_cuda(amp: Amp, amp_scaler: ScalerFactory, call: str, kind: str, name: str) -> None:
+def test_waits_on_cuda(amp: SuiteAmp, amp_scaler: ScalerFactory, call: str, kind: str, name: str) -> None:
     actual = Subject(amp, amp_scaler(init_scale=8.0), kind, name=name).count(call, _waits)
     if name == "SGD":
         _expect(amp, call, kind, actual)
@@ -152,7 +152,7 @@ def test_waits_on_cuda(amp: Amp, amp_scaler: ScalerFactory, call: str, kind: str
 
 @pytest.mark.amp(devices=["cpu", "cuda"])
 @pytest.mark.parametrize("kind", _KEYWORDS)
-def test_a_skipped_step_reads_no_more(amp: Amp, amp_scaler: ScalerFactory, kind: str) -> None:
+def test_a_skipped_step_reads_no_more(amp: SuiteAmp, amp_scaler: ScalerFactory, kind: str) -> None:
     """The one read of ``step`` decides; a fused optimizer decides on the device."""
     subject = Subject(amp, amp_scaler(init_scale=8.0), kind)
     subject.backward(INF)
@@ -160,7 +160,7 @@ def test_a_skipped_step_reads_no_more(amp: Amp, amp_scaler: ScalerFactory, kind:
 
 
 @pytest.mark.amp(devices=["cpu", "cuda"])
-def test_each_optimizer_is_read_once(amp: Amp, amp_scaler: ScalerFactory) -> None:
+def test_each_optimizer_is_read_once(amp: SuiteAmp, amp_scaler: ScalerFactory) -> None:
     scaler = amp_scaler(init_scale=8.0)
     subjects = [Subject(amp, scaler, "loop") for _ in range(3)]
     for subject in subjects:
@@ -169,7 +169,7 @@ def test_each_optimizer_is_read_once(amp: Amp, amp_scaler: ScalerFactory) -> Non
     assert _counter(amp)(scaler.update) == 0
 
 
-def test_gradients_of_one_dtype_are_unscaled_at_once(amp: Amp, amp_scaler: ScalerFactory) -> None:
+def test_gradients_of_one_dtype_are_unscaled_at_once(amp: SuiteAmp, amp_scaler: ScalerFactory) -> None:
     """Unscaling is one call, however many gradients there are: one for each of hundreds would wait for launches."""
     device = amp.device.torch_device
     dtypes = [torch.float32] * 4 + ([] if device.type == "mps" else [torch.float64] * 2)
@@ -185,7 +185,7 @@ def test_gradients_of_one_dtype_are_unscaled_at_once(amp: Amp, amp_scaler: Scale
 
 
 @pytest.mark.amp(devices=["cuda"])
-def test_each_device_is_read_once(amp: Amp, amp_scaler: ScalerFactory) -> None:
+def test_each_device_is_read_once(amp: SuiteAmp, amp_scaler: ScalerFactory) -> None:
     """Gradients on two GPUs take two reads in ``step``."""
     if torch.cuda.device_count() < 2:
         pytest.skip("one GPU")

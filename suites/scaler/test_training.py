@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.failure import AmpFailure
 
 from .training import INF, ScalerFactory, training
@@ -28,7 +28,7 @@ class Run:
     parameters: list[torch.Tensor]
 
 
-def _train(amp: Amp, seed: int, *, low: bool, scaler: torch.amp.GradScaler, factor: float = 1.0) -> Run:
+def _train(amp: SuiteAmp, seed: int, *, low: bool, scaler: torch.amp.GradScaler, factor: float = 1.0) -> Run:
     """Train a small regression until enough steps are taken; ``factor`` reduces the loss and each gradient."""
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 1))
@@ -52,7 +52,9 @@ def _train(amp: Amp, seed: int, *, low: bool, scaler: torch.amp.GradScaler, fact
     return Run(losses, skipped, [p.detach() for p in model.parameters()])
 
 
-def _expect_fp32_loss(amp: Amp, amp_scaler: ScalerFactory, actual: Run, *, label: str, factor: float = 1.0) -> None:
+def _expect_fp32_loss(
+    amp: SuiteAmp, amp_scaler: ScalerFactory, actual: Run, *, label: str, factor: float = 1.0
+) -> None:
     """Raise AmpFailure unless the loss fell as it does in fp32.
 
     A gradient has twelve roundings to the autocast dtype: weight, input and result of three products, and the gradient
@@ -74,7 +76,7 @@ def _expect_fp32_loss(amp: Amp, amp_scaler: ScalerFactory, actual: Run, *, label
 
 
 @pytest.mark.parametrize("size", ["loss", "tiny loss"])
-def test_training_with_a_scaler_reaches_the_fp32_loss(amp: Amp, amp_scaler: ScalerFactory, size: str) -> None:
+def test_training_with_a_scaler_reaches_the_fp32_loss(amp: SuiteAmp, amp_scaler: ScalerFactory, size: str) -> None:
     """Start from a scale that is too high for fp16: it falls by itself, and then stays."""
     factor = _TINY if size == "tiny loss" else 1.0
     init_scale = 2.0**21 / factor
@@ -90,7 +92,7 @@ def test_training_with_a_scaler_reaches_the_fp32_loss(amp: Amp, amp_scaler: Scal
 
 
 @pytest.mark.amp(dtypes=["bf16"])
-def test_bf16_needs_no_scaler(amp: Amp, amp_scaler: ScalerFactory) -> None:
+def test_bf16_needs_no_scaler(amp: SuiteAmp, amp_scaler: ScalerFactory) -> None:
     """The trajectory with a scaler has the bits of the one without, and it reaches the fp32 loss."""
     plain = _train(amp, amp.config.seed, low=True, scaler=amp_scaler(enabled=False))
     scaled = _train(amp, amp.config.seed, low=True, scaler=amp_scaler(init_scale=2.0**10))
@@ -100,13 +102,13 @@ def test_bf16_needs_no_scaler(amp: Amp, amp_scaler: ScalerFactory) -> None:
 
 
 @pytest.mark.amp(dtypes=["fp16"])
-def test_fp16_needs_one_where_gradients_are_tiny(amp: Amp, amp_scaler: ScalerFactory) -> None:
+def test_fp16_needs_one_where_gradients_are_tiny(amp: SuiteAmp, amp_scaler: ScalerFactory) -> None:
     """Without a scaler gradients below 2**-24 are 0, and the loss does not fall: the check above can fail."""
     actual = _train(amp, amp.config.seed, low=True, scaler=amp_scaler(enabled=False), factor=_TINY)
     assert actual.losses[-1] > 0.5 * actual.losses[0]
 
 
-def _schedule(amp: Amp, amp_scaler: ScalerFactory, bad: float | None) -> tuple[list[str], bool, float]:
+def _schedule(amp: SuiteAmp, amp_scaler: ScalerFactory, bad: float | None) -> tuple[list[str], bool, float]:
     """Run one iteration with a scheduler: the warnings, whether the scale fell, and the learning rate."""
     run = training(amp, amp_scaler(init_scale=8.0))
     scheduler = torch.optim.lr_scheduler.StepLR(run.optimizer, 1, gamma=0.5)
@@ -118,7 +120,7 @@ def _schedule(amp: Amp, amp_scaler: ScalerFactory, bad: float | None) -> tuple[l
     return [str(w.message) for w in caught], after < scale, run.optimizer.param_groups[0]["lr"]
 
 
-def test_a_scheduler_warns_after_a_skipped_first_step(amp: Amp, amp_scaler: ScalerFactory) -> None:
+def test_a_scheduler_warns_after_a_skipped_first_step(amp: SuiteAmp, amp_scaler: ScalerFactory) -> None:
     """A scheduler cannot know; a loop sees that the scale fell, and then does not step it (pytorch/pytorch#44511)."""
     messages, fell, rate = _schedule(amp, amp_scaler, INF)
     assert fell
@@ -127,14 +129,14 @@ def test_a_scheduler_warns_after_a_skipped_first_step(amp: Amp, amp_scaler: Scal
     assert rate == 0.25
 
 
-def test_a_scheduler_does_not_warn_after_a_clean_first_step(amp: Amp, amp_scaler: ScalerFactory) -> None:
+def test_a_scheduler_does_not_warn_after_a_clean_first_step(amp: SuiteAmp, amp_scaler: ScalerFactory) -> None:
     messages, fell, rate = _schedule(amp, amp_scaler, None)
     assert not fell
     assert messages == []
     assert rate == 0.25
 
 
-def test_a_gradient_penalty_is_scaled_once(amp: Amp, amp_scaler: ScalerFactory) -> None:
+def test_a_gradient_penalty_is_scaled_once(amp: SuiteAmp, amp_scaler: ScalerFactory) -> None:
     """Follow torch's amp examples: scaled gradients of the first pass are unscaled explicitly."""
     actual = []
     for enabled in (False, True):

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.cases import Case, cnn, decoder, mlp
 from pytest_amp.failure import AmpFailure
 from pytest_amp.scaler import Iteration
@@ -59,7 +59,7 @@ def with_two_losses(iteration: Iteration) -> None:
     iteration.scaler.update()
 
 
-def test_two_losses_of_a_step_are_both_scaled(amp: Amp) -> None:
+def test_two_losses_of_a_step_are_both_scaled(amp: SuiteAmp) -> None:
     amp.check_scaler(
         replace(mlp(width=16, batch=4), name="two_losses"), train=with_two_losses, overflow_activations_at=()
     )
@@ -69,7 +69,7 @@ def test_two_losses_of_a_step_are_both_scaled(amp: Amp) -> None:
 @pytest.mark.parametrize(
     ("train", "fused"), [(clipped, False), (accumulated, True)], ids=["clipped, loop", "accumulated, fused"]
 )
-def test_a_training_step(amp: Amp, case: str, train: Callable[[Iteration], None], *, fused: bool) -> None:
+def test_a_training_step(amp: SuiteAmp, case: str, train: Callable[[Iteration], None], *, fused: bool) -> None:
     name = f"{case}-{train.__name__}-{'fused' if fused else 'loop'}"
     amp.check_scaler(
         replace(CASES[case](), name=name),
@@ -89,7 +89,7 @@ def _normed(name: str) -> Case:
 
 
 @pytest.mark.parametrize("nonfinite_buffers", [(), ("*.running_*",)], ids=["noted", "named"])
-def test_a_network_with_statistics_that_an_overflow_spoils(amp: Amp, nonfinite_buffers: tuple[str, ...]) -> None:
+def test_a_network_with_statistics_that_an_overflow_spoils(amp: SuiteAmp, nonfinite_buffers: tuple[str, ...]) -> None:
     """Skipping the step does not undo the writes of forward (pytorch/pytorch#115500). All other checks hold."""
     amp.check_scaler(_normed("named" if nonfinite_buffers else "noted"), nonfinite_buffers=nonfinite_buffers)
 
@@ -100,7 +100,7 @@ def test_a_network_with_statistics_that_an_overflow_spoils(amp: Amp, nonfinite_b
     reason="pytorch/pytorch#115500: BatchNorm statistics are updated by a forward pass that overflows, and are NaN "
     "ever after, although the step is skipped",
 )
-def test_statistics_survive_an_overflow(amp: Amp) -> None:
+def test_statistics_survive_an_overflow(amp: SuiteAmp) -> None:
     torch.manual_seed(amp.config.seed)
     network = _normed("normed").build().to(amp.device.torch_device)
     with amp.autocast():

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.failure import AmpFailure
 from pytest_amp.scaler.transitions import LEFT_BY_REFUSALS, TABLE, State, Transition
 from pytest_amp.torch_private import optimizer_stage, scales_its_own_step
@@ -24,7 +24,7 @@ from .training import ScalerFactory
 class Subject:
     """Scaler and optimizer with finite gradients, brought into a state by the calls that lead there."""
 
-    def __init__(self, amp: Amp, scaler: torch.amp.GradScaler, state: State, call: str) -> None:
+    def __init__(self, amp: SuiteAmp, scaler: torch.amp.GradScaler, state: State, call: str) -> None:
         """Choose the optimizer for ``call``: fused or not, float16 or not."""
         self.amp, self.scaler = amp, scaler
         fused = call.startswith("fused")
@@ -88,7 +88,7 @@ CELLS = [(state, call) for call, outcomes in TABLE.items() for state in outcomes
 
 
 @pytest.mark.parametrize(("state", "call"), CELLS, ids=[f"{call} in {state.value}" for state, call in CELLS])
-def test_transition(amp: Amp, amp_scaler: ScalerFactory, state: State, call: str) -> None:
+def test_transition(amp: SuiteAmp, amp_scaler: ScalerFactory, state: State, call: str) -> None:
     """Compare the stage afterwards, or the exception with its words; a refused call changes no stage."""
     subject = Subject(amp, amp_scaler(init_scale=8.0), state, call)
     expected = TABLE[call][state]
@@ -113,7 +113,7 @@ def test_transition(amp: Amp, amp_scaler: ScalerFactory, state: State, call: str
 
 
 @pytest.mark.parametrize("call", list(TABLE))
-def test_a_disabled_scaler_lets_every_call_through(amp: Amp, amp_scaler: ScalerFactory, call: str) -> None:
+def test_a_disabled_scaler_lets_every_call_through(amp: SuiteAmp, amp_scaler: ScalerFactory, call: str) -> None:
     if "fp16" in call and amp.device.type == "mps":
         pytest.skip("SGD of float16")
     subject = Subject(amp, amp_scaler(enabled=False), State.DISABLED, call)
@@ -128,7 +128,7 @@ def test_a_disabled_scaler_lets_every_call_through(amp: Amp, amp_scaler: ScalerF
     reason="no report found: the sum of no found-infs is the number 0 (GradScaler.step), which the fused "
     "implementations take for a tensor; 'int' object has no attribute 'device', torch 2.6 to 2.14",
 )
-def test_a_fused_optimizer_whose_gradients_come_after_unscale(amp: Amp, amp_scaler: ScalerFactory) -> None:
+def test_a_fused_optimizer_whose_gradients_come_after_unscale(amp: SuiteAmp, amp_scaler: ScalerFactory) -> None:
     """Fused optimizers step, or are refused in words, such as the loop's "No inf checks were recorded"."""
     subject = Subject(amp, amp_scaler(init_scale=8.0), State.READY, "fused step, no gradients")
     subject.scaler.unscale_(subject.optimizer)

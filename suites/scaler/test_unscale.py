@@ -10,14 +10,14 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.failure import AmpFailure
 
 from .training import INF, ScalerFactory, expected_gradient, training
 
 
 @pytest.mark.parametrize("exponent", [0, 3, 10, 13], ids=lambda exponent: f"2^{exponent}")
-def test_unscaling_is_exact(amp: Amp, amp_scaler: ScalerFactory, exponent: int) -> None:
+def test_unscaling_is_exact(amp: SuiteAmp, amp_scaler: ScalerFactory, exponent: int) -> None:
     """Unscale by a power of two, after a real backward in the autocast dtype: the unscaled gradients, bit for bit."""
     run = training(amp, amp_scaler(init_scale=2.0**exponent))
     run.backward()
@@ -35,7 +35,7 @@ def test_unscaling_is_exact(amp: Amp, amp_scaler: ScalerFactory, exponent: int) 
 @pytest.mark.parametrize("inside", [False, True], ids=["outside", "in a region"])
 @pytest.mark.parametrize("scale", [3.0, 1000.0, 65535.0, 0.1])
 def test_unscaling_multiplies_by_the_rounded_inverse(
-    amp: Amp, amp_scaler: ScalerFactory, scale: float, *, inside: bool
+    amp: SuiteAmp, amp_scaler: ScalerFactory, scale: float, *, inside: bool
 ) -> None:
     """For other scales, multiply by 1 / scale, computed in float64 and rounded to float32 once (``unscale_``).
 
@@ -56,7 +56,7 @@ def test_unscaling_multiplies_by_the_rounded_inverse(
 
 
 @pytest.mark.filterwarnings("ignore:Using backward.. with create_graph")
-def test_gradients_with_a_graph_are_unscaled_and_checked(amp: Amp, amp_scaler: ScalerFactory) -> None:
+def test_gradients_with_a_graph_are_unscaled_and_checked(amp: SuiteAmp, amp_scaler: ScalerFactory) -> None:
     """Gradients of ``backward(create_graph=True)`` are divided in place, and an inf in one skips the step."""
     for bad in (None, INF):
         run = training(amp, amp_scaler(init_scale=8.0))
@@ -75,7 +75,7 @@ def test_gradients_with_a_graph_are_unscaled_and_checked(amp: Amp, amp_scaler: S
         run.parameter.grad = None  # it and its graph refer to each other
 
 
-def test_step_does_not_unscale_again(amp: Amp, amp_scaler: ScalerFactory) -> None:
+def test_step_does_not_unscale_again(amp: SuiteAmp, amp_scaler: ScalerFactory) -> None:
     """The step is the same with ``unscale_`` before it and without."""
     actual = []
     for explicit in (False, True):
@@ -92,7 +92,7 @@ def test_step_does_not_unscale_again(amp: Amp, amp_scaler: ScalerFactory) -> Non
     assert torch.equal(actual[0], 1 - expected_gradient(actual[0]) / 2)
 
 
-def test_only_this_optimizers_gradients_are_unscaled(amp: Amp, amp_scaler: ScalerFactory) -> None:
+def test_only_this_optimizers_gradients_are_unscaled(amp: SuiteAmp, amp_scaler: ScalerFactory) -> None:
     one, other = (nn.Parameter(torch.ones(3, device=amp.device.torch_device)) for _ in range(2))
     scaler, optimizer = amp_scaler(init_scale=8.0), torch.optim.SGD([one], lr=0.5)
     scaler.scale((one + other).sum()).backward()
@@ -103,7 +103,7 @@ def test_only_this_optimizers_gradients_are_unscaled(amp: Amp, amp_scaler: Scale
 
 
 @pytest.mark.parametrize("clip", ["norm", "value"])
-def test_clipping_after_unscaling_is_clipping_in_float32(amp: Amp, amp_scaler: ScalerFactory, clip: str) -> None:
+def test_clipping_after_unscaling_is_clipping_in_float32(amp: SuiteAmp, amp_scaler: ScalerFactory, clip: str) -> None:
     """``unscale_``, clip, ``step`` have the bits of the clipped step without a scaler (Lightning #9330, #9694)."""
     clips: dict[str, Callable[[nn.Parameter], Any]] = {
         "norm": lambda p: nn.utils.clip_grad_norm_([p], 1.0),
@@ -124,7 +124,7 @@ def test_clipping_after_unscaling_is_clipping_in_float32(amp: Amp, amp_scaler: S
         assert float(norms[0]) == pytest.approx(math.sqrt(1 + 4 + 9 + 0.25))
 
 
-def test_clipping_before_unscaling_is_not(amp: Amp, amp_scaler: ScalerFactory) -> None:
+def test_clipping_before_unscaling_is_not(amp: SuiteAmp, amp_scaler: ScalerFactory) -> None:
     """Without ``unscale_`` first, the update shrinks by the scale: the mistake that it prevents."""
     run = training(amp, amp_scaler(init_scale=2.0**10))
     run.backward()
@@ -134,7 +134,7 @@ def test_clipping_before_unscaling_is_not(amp: Amp, amp_scaler: ScalerFactory) -
     assert moved == pytest.approx(0.5 * 2.0**-10, rel=1e-3)
 
 
-def test_an_overflow_is_remembered_from_unscale_to_step(amp: Amp, amp_scaler: ScalerFactory) -> None:
+def test_an_overflow_is_remembered_from_unscale_to_step(amp: SuiteAmp, amp_scaler: ScalerFactory) -> None:
     """Repairing the gradients in between does not undo it: the norm was computed from the non-finite ones."""
     run = training(amp, amp_scaler(init_scale=8.0))
     run.backward(INF)
@@ -146,14 +146,14 @@ def test_an_overflow_is_remembered_from_unscale_to_step(amp: Amp, amp_scaler: Sc
     assert run.state == (4.0, 0)
 
 
-def test_the_other_gradients_of_an_overflow_are_unscaled(amp: Amp, amp_scaler: ScalerFactory) -> None:
+def test_the_other_gradients_of_an_overflow_are_unscaled(amp: SuiteAmp, amp_scaler: ScalerFactory) -> None:
     run = training(amp, amp_scaler(init_scale=8.0))
     run.backward(INF)
     run.scaler.unscale_(run.optimizer)
     assert run.gradient.flatten().tolist() == [1.0, INF, 3.0, 0.5]
 
 
-def test_accumulated_gradients_are_unscaled_once(amp: Amp, amp_scaler: ScalerFactory) -> None:
+def test_accumulated_gradients_are_unscaled_once(amp: SuiteAmp, amp_scaler: ScalerFactory) -> None:
     """Micro-batches at one scale with one ``unscale_`` give the exact sum of their unscaled gradients."""
     run = training(amp, amp_scaler(init_scale=2.0**10))
     run.optimizer.zero_grad()
@@ -168,7 +168,7 @@ def test_accumulated_gradients_are_unscaled_once(amp: Amp, amp_scaler: ScalerFac
     assert torch.equal(run.parameter, 1 - rows.sum(0)[:, None] / 2)
 
 
-def test_an_overflow_in_one_micro_batch_skips_the_accumulated_step(amp: Amp, amp_scaler: ScalerFactory) -> None:
+def test_an_overflow_in_one_micro_batch_skips_the_accumulated_step(amp: SuiteAmp, amp_scaler: ScalerFactory) -> None:
     run = training(amp, amp_scaler(init_scale=8.0))
     run.backward(INF)
     with amp.autocast():
@@ -180,7 +180,7 @@ def test_an_overflow_in_one_micro_batch_skips_the_accumulated_step(amp: Amp, amp
     assert run.state == (4.0, 0)
 
 
-def test_gradients_are_unscaled_in_place(amp: Amp, amp_scaler: ScalerFactory) -> None:
+def test_gradients_are_unscaled_in_place(amp: SuiteAmp, amp_scaler: ScalerFactory) -> None:
     """Views of one buffer, as in DDP and FSDP: the buffer has the unscaled values, in the same tensors."""
     buffer = torch.full((6,), 8.0, device=amp.device.torch_device)
     parameters = [nn.Parameter(torch.ones(3, device=buffer.device)) for _ in range(2)]
@@ -197,7 +197,7 @@ def test_gradients_are_unscaled_in_place(amp: Amp, amp_scaler: ScalerFactory) ->
 @pytest.mark.parametrize("scale", [1.0, 2.0**10])
 @pytest.mark.parametrize("implementation", ["loop", "fused"])
 def test_large_gradients_are_no_overflow(
-    amp: Amp, amp_scaler: ScalerFactory, implementation: str, scale: float
+    amp: SuiteAmp, amp_scaler: ScalerFactory, implementation: str, scale: float
 ) -> None:
     """Gradients beyond fp16, up to float32's largest, are no overflow: the step is taken, each element exact."""
     largest = torch.finfo(torch.float32).max

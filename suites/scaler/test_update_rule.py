@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.failure import AmpFailure
 from pytest_amp.scaler import UpdateRule
 
 from .training import INF, NAN, ScalerFactory, training
 
 
-def _expect(amp: Amp, fact: str, actual: list[tuple[float, int]], expected: list[tuple[float, int]]) -> None:
+def _expect(amp: SuiteAmp, fact: str, actual: list[tuple[float, int]], expected: list[tuple[float, int]]) -> None:
     """Record a sequence of scales and trackers; raise AmpFailure at the first wrong one."""
     amp.observe(fact, [[scale, tracker] for scale, tracker in actual], kind="state")
     for step, (real, correct) in enumerate(zip(actual, expected, strict=True)):
@@ -26,14 +26,14 @@ def _expect(amp: Amp, fact: str, actual: list[tuple[float, int]], expected: list
             )
 
 
-def test_the_scale_grows_after_exactly_the_interval(amp: Amp, amp_scaler: ScalerFactory) -> None:
+def test_the_scale_grows_after_exactly_the_interval(amp: SuiteAmp, amp_scaler: ScalerFactory) -> None:
     """The scale does not grow one clean step earlier, and grows again after the same number of steps."""
     run = training(amp, amp_scaler(init_scale=8.0, growth_interval=3))
     actual = [run.iterate() for _ in range(7)]
     _expect(amp, "growth", actual, [(8, 1), (8, 2), (16, 0), (16, 1), (16, 2), (32, 0), (32, 1)])
 
 
-def test_a_long_interval_is_counted_to_its_end(amp: Amp, amp_scaler: ScalerFactory) -> None:
+def test_a_long_interval_is_counted_to_its_end(amp: SuiteAmp, amp_scaler: ScalerFactory) -> None:
     """The tracker is an int32: it counts beyond 256 clean steps, and beyond the integers of bf16 and fp16."""
     run = training(amp, amp_scaler(init_scale=8.0, growth_interval=2100))
     scale, tracker = run.iterate()
@@ -44,7 +44,7 @@ def test_a_long_interval_is_counted_to_its_end(amp: Amp, amp_scaler: ScalerFacto
 
 
 @pytest.mark.parametrize("bad", [INF, -INF, NAN], ids=["inf", "minus inf", "nan"])
-def test_the_scale_backs_off_at_once(amp: Amp, amp_scaler: ScalerFactory, bad: float) -> None:
+def test_the_scale_backs_off_at_once(amp: SuiteAmp, amp_scaler: ScalerFactory, bad: float) -> None:
     """Each overflow backs off, and restarts the count of clean steps, which have to be consecutive."""
     run = training(amp, amp_scaler(init_scale=64.0, growth_interval=3))
     plan = [None, None, bad, None, None, bad, bad, None, None, None]
@@ -53,7 +53,7 @@ def test_the_scale_backs_off_at_once(amp: Amp, amp_scaler: ScalerFactory, bad: f
     _expect(amp, f"backoff on {bad}", actual, [(float(scale), tracker) for scale, tracker in expected])
 
 
-def test_other_factors_are_obeyed(amp: Amp, amp_scaler: ScalerFactory) -> None:
+def test_other_factors_are_obeyed(amp: SuiteAmp, amp_scaler: ScalerFactory) -> None:
     """Products are double, the scale float32: factors are no powers of two, so that rounding shows."""
     rule = UpdateRule(growth_factor=1.7, backoff_factor=0.3, growth_interval=2)
     scaler = amp_scaler(init_scale=1.1, growth_factor=1.7, backoff_factor=0.3, growth_interval=2)
@@ -71,7 +71,7 @@ def test_other_factors_are_obeyed(amp: Amp, amp_scaler: ScalerFactory) -> None:
     _expect(amp, "odd factors", actual, expected)
 
 
-def test_setters_take_effect_at_the_next_update(amp: Amp, amp_scaler: ScalerFactory) -> None:
+def test_setters_take_effect_at_the_next_update(amp: SuiteAmp, amp_scaler: ScalerFactory) -> None:
     run = training(amp, amp_scaler(init_scale=8.0, growth_interval=100))
     run.scaler.set_growth_factor(4.0)
     run.scaler.set_backoff_factor(0.125)
@@ -86,7 +86,7 @@ def test_setters_take_effect_at_the_next_update(amp: Amp, amp_scaler: ScalerFact
     reason="no report known: the count is compared for equality (_amp_update_scale_), so an interval that is lowered "
     "to below the count of clean steps never ends, and the scale never grows again",
 )
-def test_a_lowered_interval_still_grows(amp: Amp, amp_scaler: ScalerFactory) -> None:
+def test_a_lowered_interval_still_grows(amp: SuiteAmp, amp_scaler: ScalerFactory) -> None:
     run = training(amp, amp_scaler(init_scale=8.0, growth_interval=100))
     for _ in range(5):
         run.iterate()
@@ -95,7 +95,7 @@ def test_a_lowered_interval_still_grows(amp: Amp, amp_scaler: ScalerFactory) -> 
     assert max(scales) > 8.0
 
 
-def test_growth_stops_at_the_largest_finite_scale(amp: Amp, amp_scaler: ScalerFactory) -> None:
+def test_growth_stops_at_the_largest_finite_scale(amp: SuiteAmp, amp_scaler: ScalerFactory) -> None:
     """The scale stays finite, unlike in torch 2.0, and the count restarts (pytorch/pytorch#98828)."""
     run = training(amp, amp_scaler(init_scale=2.0**125, growth_interval=1))
     actual = []
@@ -108,7 +108,7 @@ def test_growth_stops_at_the_largest_finite_scale(amp: Amp, amp_scaler: ScalerFa
     _expect(amp, "cap", actual, [(2.0**126, 0), (top, 0), (top, 0), (top, 0), (top, 0)])
 
 
-def test_backoff_ends_at_zero(amp: Amp, amp_scaler: ScalerFactory) -> None:
+def test_backoff_ends_at_zero(amp: SuiteAmp, amp_scaler: ScalerFactory) -> None:
     """Today's behaviour of torch: nothing keeps the scale above 0 (pytorch/pytorch#98828)."""
     run = training(amp, amp_scaler(init_scale=2.0**-148))
     actual = []
@@ -125,14 +125,14 @@ def test_backoff_ends_at_zero(amp: Amp, amp_scaler: ScalerFactory) -> None:
     reason="pytorch/pytorch#98828: the scale reaches 0; unscaling then divides 0 by 0, finds nothing (the check is "
     "before the division), and the step writes NaN into every parameter",
 )
-def test_a_scale_of_zero_corrupts_no_parameter(amp: Amp, amp_scaler: ScalerFactory) -> None:
+def test_a_scale_of_zero_corrupts_no_parameter(amp: SuiteAmp, amp_scaler: ScalerFactory) -> None:
     run = training(amp, amp_scaler(init_scale=0.0))
     run.iterate()
     assert bool(run.parameter.isfinite().all())
 
 
 @pytest.mark.parametrize("form", ["float", "tensor", "float64 tensor"])
-def test_a_new_scale_is_taken(amp: Amp, amp_scaler: ScalerFactory, form: str) -> None:
+def test_a_new_scale_is_taken(amp: SuiteAmp, amp_scaler: ScalerFactory, form: str) -> None:
     """A new scale replaces the rule for one update: no growth, no backoff, and the count stays."""
     run = training(amp, amp_scaler(init_scale=8.0, growth_interval=10))
     run.iterate()
@@ -152,7 +152,7 @@ def test_a_new_scale_is_taken(amp: Amp, amp_scaler: ScalerFactory, form: str) ->
     run.scaler.unscale_(run.optimizer)  # a new iteration: the stage was reset
 
 
-def test_a_bad_new_scale_is_refused(amp: Amp, amp_scaler: ScalerFactory) -> None:
+def test_a_bad_new_scale_is_refused(amp: SuiteAmp, amp_scaler: ScalerFactory) -> None:
     run = training(amp, amp_scaler(init_scale=8.0))
     run.backward()
     run.scaler.step(run.optimizer)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 
 INF, NAN = float("inf"), float("nan")
 
@@ -24,7 +24,7 @@ class Training:
     Every value is a small multiple of a power of two, so every step is exact in float32.
     """
 
-    amp: Amp
+    amp: SuiteAmp
     scaler: torch.amp.GradScaler
     parameter: torch.nn.Parameter
     optimizer: torch.optim.Optimizer
@@ -70,7 +70,7 @@ def expected_gradient(parameter: torch.Tensor) -> torch.Tensor:
     return torch.tensor(INPUT, device=parameter.device).reshape(4, 1)
 
 
-def training(amp: Amp, scaler: torch.amp.GradScaler) -> Training:
+def training(amp: SuiteAmp, scaler: torch.amp.GradScaler) -> Training:
     """Return a training with ``scaler``, its parameter at 1."""
     parameter = torch.nn.Parameter(torch.ones(4, 1, device=amp.device.torch_device))
     return Training(amp, scaler, parameter, torch.optim.SGD([parameter], lr=0.5))

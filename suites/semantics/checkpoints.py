@@ -8,14 +8,14 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.failure import AmpFailure
 
 Block = Callable[[torch.Tensor], torch.Tensor]
 REENTRANT = pytest.mark.parametrize("reentrant", [True, False], ids=["reentrant", "non-reentrant"])
 
 
-def gradients(amp: Amp, model: nn.Module, block: Block, *, inside: bool = False) -> list[torch.Tensor]:
+def gradients(amp: SuiteAmp, model: nn.Module, block: Block, *, inside: bool = False) -> list[torch.Tensor]:
     """Return the result, and the gradients of input and parameters; backward is called inside or outside the region."""
     torch.manual_seed(amp.config.seed)
     batch = torch.randn(4, 8).to(amp.device.torch_device).requires_grad_()
@@ -32,7 +32,7 @@ def gradients(amp: Amp, model: nn.Module, block: Block, *, inside: bool = False)
 
 
 def expect_same(
-    amp: Amp, plain: list[torch.Tensor], actual: list[torch.Tensor], *, what: str = "checkpointing"
+    amp: SuiteAmp, plain: list[torch.Tensor], actual: list[torch.Tensor], *, what: str = "checkpointing"
 ) -> None:
     """Raise AmpFailure unless ``actual`` has the bits of ``plain``; ``what`` is the cause in the message."""
     different = len(plain) != len(actual) or [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 
 
 class Small(nn.Module):
@@ -28,7 +28,7 @@ class Small(nn.Module):
         return nn.functional.linear(hidden, self.first.weight)
 
 
-def small(amp: Amp) -> tuple[Small, torch.Tensor]:
+def small(amp: SuiteAmp) -> tuple[Small, torch.Tensor]:
     """Return a model and a batch on the device, the same for each call in one test: both are seeded."""
     torch.manual_seed(amp.config.seed)
     return Small().to(amp.device.torch_device), torch.randn(8, 8).to(amp.device.torch_device)
@@ -40,7 +40,7 @@ def loss_of(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
     return result.float().square().mean()
 
 
-def drawn(amp: Amp, *shape: int) -> torch.Tensor:
+def drawn(amp: SuiteAmp, *shape: int) -> torch.Tensor:
     """Return normal values in float32, drawn on the CPU, on the device."""
     return torch.randn(shape).to(amp.device.torch_device)
 

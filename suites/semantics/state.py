@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.failure import AmpFailure
 from pytest_amp.precision import dtype_name
 from pytest_amp.run.state_guard import nesting_depth
@@ -40,7 +40,7 @@ def product_dtype(device: torch.device) -> torch.dtype:
     return torch.mm(torch.ones(4, 4, device=device), torch.ones(4, 4, device=device)).dtype
 
 
-def expect_dtype(amp: Amp, fact: str, actual: torch.dtype, expected: torch.dtype, *, likely: str) -> None:
+def expect_dtype(amp: SuiteAmp, fact: str, actual: torch.dtype, expected: torch.dtype, *, likely: str) -> None:
     """Record ``actual`` under ``fact``; raise AmpFailure if it is not ``expected``."""
     amp.observe(fact, dtype_name(actual), kind="dtype")
     if actual is not expected:
@@ -53,7 +53,7 @@ def expect_dtype(amp: Amp, fact: str, actual: torch.dtype, expected: torch.dtype
         )
 
 
-def expect_state(amp: Amp, where: str, actual: object, expected: object, *, likely: str) -> None:
+def expect_state(amp: SuiteAmp, where: str, actual: object, expected: object, *, likely: str) -> None:
     """Raise AmpFailure if the state ``where`` is not ``expected``."""
     if actual != expected:
         raise AmpFailure(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.precision import dtype_name
 
 from .state import OTHER, State, product_dtype
@@ -21,7 +21,7 @@ _MODULES = {"cpu": torch.cpu.amp, "cuda": torch.cuda.amp}
 pytestmark = pytest.mark.amp(devices=["cpu", "cuda"])
 
 
-def _alias(amp: Amp, **keywords: object) -> AbstractContextManager[None]:
+def _alias(amp: SuiteAmp, **keywords: object) -> AbstractContextManager[None]:
     factory: Callable[..., AbstractContextManager[None]] = _MODULES[amp.device.type].autocast
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
@@ -30,7 +30,7 @@ def _alias(amp: Amp, **keywords: object) -> AbstractContextManager[None]:
 
 @pytest.mark.parametrize("enabled", [True, False], ids=["enabled", "disabled"])
 @pytest.mark.parametrize("cache", [True, False], ids=["cache", "no cache"])
-def test_the_deprecated_region_is_the_same(amp: Amp, *, enabled: bool, cache: bool) -> None:
+def test_the_deprecated_region_is_the_same(amp: SuiteAmp, *, enabled: bool, cache: bool) -> None:
     device = amp.device.type
     with amp.autocast(enabled=enabled, cache_enabled=cache):
         expected, product = State.now(device), product_dtype(amp.device.torch_device)
@@ -41,7 +41,7 @@ def test_the_deprecated_region_is_the_same(amp: Amp, *, enabled: bool, cache: bo
 
 
 @pytest.mark.parametrize("enabled", [True, False], ids=["enabled", "disabled"])
-def test_the_deprecated_region_decorates_with_its_own_state(amp: Amp, *, enabled: bool) -> None:
+def test_the_deprecated_region_decorates_with_its_own_state(amp: SuiteAmp, *, enabled: bool) -> None:
     """Decorate as older code decorates ``forward``: with both dtypes, called outside and inside another region."""
     device = amp.device.type
     for dtype in (amp.dtype, OTHER[amp.dtype]):
@@ -55,7 +55,7 @@ def test_the_deprecated_region_decorates_with_its_own_state(amp: Amp, *, enabled
 
 
 @pytest.mark.amp(devices=["cpu"])
-def test_the_queries_of_the_cpu_answer_the_same(amp: Amp) -> None:
+def test_the_queries_of_the_cpu_answer_the_same(amp: SuiteAmp) -> None:
     """``torch.is_autocast_cpu_enabled`` and ``torch.get_autocast_cpu_dtype`` are deprecated since torch 2.4."""
     if not hasattr(torch, "is_autocast_cpu_enabled"):
         pytest.skip("this torch has removed its deprecated queries")
@@ -69,14 +69,14 @@ def test_the_queries_of_the_cpu_answer_the_same(amp: Amp) -> None:
             assert torch.get_autocast_cpu_dtype() is amp.dtype
 
 
-def test_the_deprecated_region_names_its_successor(amp: Amp) -> None:
+def test_the_deprecated_region_names_its_successor(amp: SuiteAmp) -> None:
     """Older code learns of the removal by a FutureWarning, since torch 2.4."""
     factory: Callable[..., AbstractContextManager[None]] = _MODULES[amp.device.type].autocast
     with pytest.warns(FutureWarning, match=r"torch\.amp\.autocast"):
         factory()
 
 
-def test_the_query_of_the_gpu_answers_the_same(amp: Amp) -> None:
+def test_the_query_of_the_gpu_answers_the_same(amp: SuiteAmp) -> None:
     """``torch.get_autocast_gpu_dtype`` means CUDA on every machine."""
     if not hasattr(torch, "get_autocast_gpu_dtype"):
         pytest.skip("this torch has removed its deprecated queries")
@@ -85,7 +85,7 @@ def test_the_query_of_the_gpu_answers_the_same(amp: Amp) -> None:
         assert torch.get_autocast_gpu_dtype() is torch.get_autocast_dtype("cuda")
 
 
-def test_the_old_setters_without_a_device_mean_cuda(amp: Amp) -> None:
+def test_the_old_setters_without_a_device_mean_cuda(amp: SuiteAmp) -> None:
     """``torch.set_autocast_gpu_dtype``, deprecated since torch 2.4, and ``set_autocast_enabled`` of a flag alone."""
     if not hasattr(torch, "set_autocast_gpu_dtype"):
         pytest.skip("this torch has removed its deprecated setters")

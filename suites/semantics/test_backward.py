@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.failure import AmpFailure
 from pytest_amp.precision import dtype_name
 from pytest_amp.torch_private import recorded_calls
@@ -39,7 +39,7 @@ class Spy(torch.autograd.Function):
         return gradient, None, None
 
 
-def test_backward_does_not_see_the_region(amp: Amp) -> None:
+def test_backward_does_not_see_the_region(amp: SuiteAmp) -> None:
     """Backward, called outside, sees autocast off, though forward ran inside; gradients have their tensors' dtypes."""
     observed: list[object] = []
     matrix = torch.randn(4, 4, device=amp.device.torch_device, requires_grad=True)
@@ -54,7 +54,7 @@ def test_backward_does_not_see_the_region(amp: Amp) -> None:
     )
 
 
-def test_backward_multiplies_in_the_dtype_of_forward(amp: Amp) -> None:
+def test_backward_multiplies_in_the_dtype_of_forward(amp: SuiteAmp) -> None:
     """Arguments of each product in backward have the dtype of its forward: low, or float32 in the disabled region."""
     device = amp.device.torch_device
     first, island, last = (nn.Linear(size, 16, bias=False).to(device) for size in (8, 16, 16))
@@ -80,7 +80,7 @@ def test_backward_multiplies_in_the_dtype_of_forward(amp: Amp) -> None:
         )
 
 
-def test_gradients_are_the_same_inside_the_region(amp: Amp) -> None:
+def test_gradients_are_the_same_inside_the_region(amp: SuiteAmp) -> None:
     """Backward inside the region has the same bits if forward was low throughout.
 
     The layers have no biases, whose gradients are sums, which CUDA's float32 list includes.
@@ -109,7 +109,7 @@ def test_gradients_are_the_same_inside_the_region(amp: Amp) -> None:
     reason="pytorch/pytorch#120930: a region that is on when backward is called casts the products of backward, "
     "float32 ones included",
 )
-def test_backward_inside_a_region_keeps_float32_forward(amp: Amp) -> None:
+def test_backward_inside_a_region_keeps_float32_forward(amp: SuiteAmp) -> None:
     """Models that ran in float32, in a disabled region or outside, have float32 gradients in any region."""
     gradients = []
     for inside in (False, True):
@@ -123,7 +123,7 @@ def test_backward_inside_a_region_keeps_float32_forward(amp: Amp) -> None:
     assert torch.equal(*gradients)
 
 
-def test_accumulated_gradients_are_summed_in_float32(amp: Amp) -> None:
+def test_accumulated_gradients_are_summed_in_float32(amp: SuiteAmp) -> None:
     """Two micro-batches leave the float32 sum of the two low-precision gradients, not a rounded one."""
     layer = nn.Linear(16, 16, bias=False).to(amp.device.torch_device)
     batches = [torch.randn(8, 16, device=amp.device.torch_device) for _ in range(2)]
@@ -141,7 +141,7 @@ def test_accumulated_gradients_are_summed_in_float32(amp: Amp) -> None:
     assert not torch.equal(layer.weight.grad, layer.weight.grad.to(amp.dtype).float()), "the sum was rounded"
 
 
-def test_a_gradient_penalty_has_gradients(amp: Amp) -> None:
+def test_a_gradient_penalty_has_gradients(amp: SuiteAmp) -> None:
     """Follow torch's amp examples: gradients by ``autograd.grad`` outside, their norm inside, backward."""
     model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1)).to(amp.device.torch_device)
     batch = torch.randn(8, 8, device=amp.device.torch_device)
@@ -203,7 +203,7 @@ def _by_a_timer(call: Callable[[], object]) -> None:
 
 
 @pytest.mark.parametrize("caller", CALLERS)
-def test_gradients_do_not_depend_on_who_asks(amp: Amp, caller: str) -> None:
+def test_gradients_do_not_depend_on_who_asks(amp: SuiteAmp, caller: str) -> None:
     """Gradients have the bits of ``loss.backward()``, whichever function or thread calls backward."""
     actual = []
     for ask in (lambda loss, _: loss.backward(), CALLERS[caller]):

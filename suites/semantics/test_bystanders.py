@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 
 from .models import drawn, loss_of, small, state_of, statistic
 from .state import State, expect_state, product_dtype
@@ -77,7 +77,7 @@ CONTEXTS: dict[str, Callable[[], Any]] = {
 @pytest.mark.filterwarnings("ignore:Anomaly Detection has been enabled", "ignore:Deterministic behavior was enabled")
 @pytest.mark.filterwarnings("ignore:.*[Pp]rofil", "ignore:TF32 acceleration")
 @pytest.mark.parametrize("context", CONTEXTS)
-def test_a_context_leaves_the_region_alone(amp: Amp, context: str) -> None:
+def test_a_context_leaves_the_region_alone(amp: SuiteAmp, context: str) -> None:
     """The region is unchanged in a context and after it; loss and gradients have the bits of those without it."""
     results = []
     for within in (contextlib.nullcontext, CONTEXTS[context]):
@@ -112,7 +112,7 @@ DECORATORS: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("decorator", DECORATORS)
-def test_a_decorator_leaves_the_region_alone(amp: Amp, decorator: str) -> None:
+def test_a_decorator_leaves_the_region_alone(amp: SuiteAmp, decorator: str) -> None:
     """Evaluation decorated with ``no_grad`` and called in a region runs in the region."""
 
     def function() -> tuple[State, torch.dtype]:
@@ -127,8 +127,8 @@ def test_a_decorator_leaves_the_region_alone(amp: Amp, decorator: str) -> None:
     expect_state(amp, f"after a function decorated with {decorator}", after, before, likely="it restores another state")
 
 
-def _filled(function: Callable[[Tensor], object], *shape: int) -> Callable[[Amp], list[Tensor]]:
-    def fill(amp: Amp) -> list[Tensor]:
+def _filled(function: Callable[[Tensor], object], *shape: int) -> Callable[[SuiteAmp], list[Tensor]]:
+    def fill(amp: SuiteAmp) -> list[Tensor]:
         result = torch.empty(shape, device=amp.device.torch_device)
         function(result)
         return [result]
@@ -136,50 +136,50 @@ def _filled(function: Callable[[Tensor], object], *shape: int) -> Callable[[Amp]
     return fill
 
 
-def _built(build: Callable[[], nn.Module]) -> Callable[[Amp], list[Tensor]]:
+def _built(build: Callable[[], nn.Module]) -> Callable[[SuiteAmp], list[Tensor]]:
     return lambda _: state_of(build())
 
 
-def _of_float32(function: Callable[[Tensor], Any], *shape: int) -> Callable[[Amp], list[Tensor]]:
-    def call(amp: Amp) -> list[Tensor]:
+def _of_float32(function: Callable[[Tensor], Any], *shape: int) -> Callable[[SuiteAmp], list[Tensor]]:
+    def call(amp: SuiteAmp) -> list[Tensor]:
         result = function(drawn(amp, *shape))
         return [result] if isinstance(result, Tensor) else list(result)
 
     return call
 
 
-def _made(function: Callable[[torch.device], Tensor]) -> Callable[[Amp], list[Tensor]]:
+def _made(function: Callable[[torch.device], Tensor]) -> Callable[[SuiteAmp], list[Tensor]]:
     return lambda amp: [function(amp.device.torch_device)]
 
 
-def _of_both(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Amp], list[Tensor]]:
+def _of_both(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[SuiteAmp], list[Tensor]]:
     """Return ``function`` of a float32 tensor and a low-precision one."""
     return lambda amp: [function(drawn(amp, 8, 8), drawn(amp, 8, 8).to(amp.dtype))]
 
 
-def _assigned(amp: Amp) -> list[Tensor]:
+def _assigned(amp: SuiteAmp) -> list[Tensor]:
     model, other = nn.Linear(20, 20), nn.Linear(20, 20)
     model.to(amp.device.torch_device).load_state_dict(other.state_dict(), assign=True)
     return state_of(model)
 
 
-def _averaged(amp: Amp) -> list[Tensor]:
+def _averaged(amp: SuiteAmp) -> list[Tensor]:
     average = AveragedModel(nn.Linear(8, 8).to(amp.device.torch_device))
     for _ in range(2):
         average.update_parameters(nn.Linear(8, 8).to(amp.device.torch_device))
     return state_of(average)
 
 
-def _normalised(amp: Amp) -> list[Tensor]:
+def _normalised(amp: SuiteAmp) -> list[Tensor]:
     model = nn.BatchNorm1d(80).to(amp.device.torch_device)
     update_bn([drawn(amp, 8, 80), drawn(amp, 8, 80)], model)
     return state_of(model)
 
 
-def _stepped(build: Callable[[nn.Parameter], torch.optim.Optimizer]) -> Callable[[Amp], list[Tensor]]:
+def _stepped(build: Callable[[nn.Parameter], torch.optim.Optimizer]) -> Callable[[SuiteAmp], list[Tensor]]:
     """Take two steps on given gradients: the state of an optimizer, and the weights."""
 
-    def step(amp: Amp) -> list[Tensor]:
+    def step(amp: SuiteAmp) -> list[Tensor]:
         weight = nn.Parameter(drawn(amp, 8, 8))
         optimizer = build(weight)
         for _ in range(2):
@@ -190,7 +190,7 @@ def _stepped(build: Callable[[nn.Parameter], torch.optim.Optimizer]) -> Callable
     return step
 
 
-def _fused(amp: Amp) -> list[Tensor]:
+def _fused(amp: SuiteAmp) -> list[Tensor]:
     convolution, norm = nn.Conv2d(4, 8, 3), nn.BatchNorm2d(8)
     init.uniform_(norm.weight)
     init.uniform_(statistic(norm.running_var))
@@ -198,25 +198,25 @@ def _fused(amp: Amp) -> list[Tensor]:
     return state_of(fused.to(amp.device.torch_device))
 
 
-def _vectors(amp: Amp) -> list[Tensor]:
+def _vectors(amp: SuiteAmp) -> list[Tensor]:
     model = nn.Linear(8, 8).to(amp.device.torch_device)
     return [nn.utils.parameters_to_vector(model.parameters()).detach()]
 
 
-def _from_a_vector(amp: Amp) -> list[Tensor]:
+def _from_a_vector(amp: SuiteAmp) -> list[Tensor]:
     model = nn.Linear(8, 8).to(amp.device.torch_device)
     nn.utils.vector_to_parameters(drawn(amp, 72), model.parameters())
     return state_of(model)
 
 
-def _pruned(amp: Amp) -> list[Tensor]:
+def _pruned(amp: SuiteAmp) -> list[Tensor]:
     model = prune.l1_unstructured(nn.Linear(8, 8).to(amp.device.torch_device), "weight", 12)
     retained = model.weight.detach()
     return [retained, *state_of(prune.remove(model, "weight"))]
 
 
 #: Work within regions by accident or on purpose: no product, so that each result is the same as outside.
-WORK: dict[str, Callable[[Amp], list[Tensor]]] = {
+WORK: dict[str, Callable[[SuiteAmp], list[Tensor]]] = {
     **{
         f"init.{name}": _filled(getattr(init, name), 12, 12)
         for name in (
@@ -320,7 +320,7 @@ WORK: dict[str, Callable[[Amp], list[Tensor]]] = {
 
 @pytest.mark.filterwarnings("ignore:.*dropout2d.*3-D:UserWarning", "ignore::FutureWarning")
 @pytest.mark.parametrize("work", WORK)
-def test_work_within_a_region_is_what_it_is_outside(amp: Amp, work: str) -> None:
+def test_work_within_a_region_is_what_it_is_outside(amp: SuiteAmp, work: str) -> None:
     """Build, initialise, save and load models, and collate batches inside a region: every bit is float32's."""
     results = []
     for enabled in (False, True):

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 import pytest
 import torch
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.failure import AmpFailure
 
 from .releases import NO_HISTORY
@@ -27,7 +27,7 @@ KINDS = (*OPERATORS, *LAYERS)
 FIRST = pytest.mark.parametrize("first", ["no_grad", "inference_mode"])
 
 
-def _seeded(amp: Amp, kind: str) -> tuple[Callable[[], torch.Tensor], list[torch.nn.Parameter]]:
+def _seeded(amp: SuiteAmp, kind: str) -> tuple[Callable[[], torch.Tensor], list[torch.nn.Parameter]]:
     """Return a call that uses weights, and the weights; the same each time."""
     torch.manual_seed(amp.config.seed)
     if kind in LAYERS:
@@ -39,7 +39,7 @@ def _seeded(amp: Amp, kind: str) -> tuple[Callable[[], torch.Tensor], list[torch
     return lambda: use(weight), [weight]
 
 
-def _gradients(amp: Amp, kind: str, first: str) -> list[torch.Tensor | None]:
+def _gradients(amp: SuiteAmp, kind: str, first: str) -> list[torch.Tensor | None]:
     call, weights = _seeded(amp, kind)
     with amp.autocast():
         with MODES[first]():
@@ -54,7 +54,7 @@ def _gradients(amp: Amp, kind: str, first: str) -> list[torch.Tensor | None]:
 
 
 def _expect_equal(
-    amp: Amp, kind: str, what: str, actual: list[torch.Tensor | None], expected: list[torch.Tensor | None]
+    amp: SuiteAmp, kind: str, what: str, actual: list[torch.Tensor | None], expected: list[torch.Tensor | None]
 ) -> None:
     lost = [i for i, (a, b) in enumerate(zip(actual, expected, strict=True)) if a is None and b is not None]
     changed = [
@@ -74,7 +74,7 @@ def _expect_equal(
 
 @FIRST
 @pytest.mark.parametrize("kind", [pytest.param(key, marks=() if key == "einsum" else NO_HISTORY) for key in KINDS])
-def test_a_use_without_gradients_costs_no_gradient(amp: Amp, kind: str, first: str) -> None:
+def test_a_use_without_gradients_costs_no_gradient(amp: SuiteAmp, kind: str, first: str) -> None:
     """Exclude einsum, which permutes its operands: a view of the weight was never cached."""
     expected = _gradients(amp, kind, "grad")
     assert all(gradient is not None for gradient in expected)
@@ -83,7 +83,7 @@ def test_a_use_without_gradients_costs_no_gradient(amp: Amp, kind: str, first: s
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_update_between_regions_is_seen(amp: Amp, kind: str, mode: str) -> None:
+def test_an_update_between_regions_is_seen(amp: SuiteAmp, kind: str, mode: str) -> None:
     """Evaluate repeatedly, with training steps in between: each operator reads the current weights."""
     call, weights = _seeded(amp, kind)
     fresh, updated = _seeded(amp, kind)

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.failure import AmpFailure
 from pytest_amp.torch_private import live_storages
 
@@ -19,20 +19,20 @@ from .users import LAYERS
 
 
 @pytest.fixture
-def layer(amp: Amp) -> nn.Linear:
+def layer(amp: SuiteAmp) -> nn.Linear:
     """Return a layer with one weight and no bias."""
     return nn.Linear(8, 24, bias=False).to(amp.device.torch_device)
 
 
 @pytest.fixture
-def batch(amp: Amp) -> torch.Tensor:
+def batch(amp: SuiteAmp) -> torch.Tensor:
     """Return an input of the layer."""
     return torch.randn(4, 8, device=amp.device.torch_device)
 
 
 @pytest.mark.parametrize("mode", ["grad", "no_grad", "inference_mode"])
 @pytest.mark.parametrize("kind", LAYERS)
-def test_memory_does_not_grow_over_repeated_forwards(amp: Amp, kind: str, mode: str) -> None:
+def test_memory_does_not_grow_over_repeated_forwards(amp: SuiteAmp, kind: str, mode: str) -> None:
     """Within one region, and over many, as much memory is alive after the sixth forward as after the second."""
     build, shape = LAYERS[kind]
     layer, x = build().to(amp.device.torch_device), torch.randn(shape, device=amp.device.torch_device)
@@ -78,7 +78,7 @@ SAVED: dict[str, tuple[tuple[int, ...], tuple[int, ...], Callable[[torch.Tensor,
 
 
 @pytest.mark.parametrize("kind", SAVED)
-def test_what_is_kept_for_backward_is_what_casts_by_hand_keep(amp: Amp, kind: str) -> None:
+def test_what_is_kept_for_backward_is_what_casts_by_hand_keep(amp: SuiteAmp, kind: str) -> None:
     """Compare the bytes of each saved tensor: no second copy of an input, no float32 copy of an activation."""
     inputs, weights, function = SAVED[kind]
     device = amp.device.torch_device
@@ -98,7 +98,7 @@ def test_what_is_kept_for_backward_is_what_casts_by_hand_keep(amp: Amp, kind: st
     assert actual == by_hand, f"autocast's {kind} keeps {actual} bytes, casts by hand keep {by_hand}"
 
 
-def test_nothing_of_a_region_stays_alive(amp: Amp, batch: torch.Tensor) -> None:
+def test_nothing_of_a_region_stays_alive(amp: SuiteAmp, batch: torch.Tensor) -> None:
     """After the region a deleted model is freed, weights and cached copies alike, also after no_grad inside it."""
     layer = nn.Linear(8, 24).to(amp.device.torch_device)
     weight = weakref.ref(layer.weight)
@@ -112,7 +112,7 @@ def test_nothing_of_a_region_stays_alive(amp: Amp, batch: torch.Tensor) -> None:
 
 
 @pytest.mark.parametrize("way", ["clear", "no cache"])
-def test_an_update_inside_a_region_can_be_seen(amp: Amp, layer: nn.Linear, batch: torch.Tensor, way: str) -> None:
+def test_an_update_inside_a_region_can_be_seen(amp: SuiteAmp, layer: nn.Linear, batch: torch.Tensor, way: str) -> None:
     """Clear the cache, or disable it."""
     with amp.autocast(cache_enabled=way == "clear"):
         layer(batch)
@@ -154,7 +154,7 @@ CHANGES: dict[str, Callable[[nn.Linear], object]] = {
     "cached_cast), so a weight that changes inside a region keeps its old copy until the region ends",
 )
 @pytest.mark.parametrize("way", CHANGES)
-def test_an_update_inside_a_region_is_seen(amp: Amp, layer: nn.Linear, batch: torch.Tensor, way: str) -> None:
+def test_an_update_inside_a_region_is_seen(amp: SuiteAmp, layer: nn.Linear, batch: torch.Tensor, way: str) -> None:
     """A training loop inside one region (of the whole epoch, say) must not train on old weights."""
     with amp.autocast():
         with torch.no_grad():
@@ -164,7 +164,7 @@ def test_an_update_inside_a_region_is_seen(amp: Amp, layer: nn.Linear, batch: to
     assert torch.equal(actual, functional.linear(batch.to(amp.dtype), layer.weight.detach().to(amp.dtype)))
 
 
-def test_a_replaced_weight_is_another_one(amp: Amp, layer: nn.Linear, batch: torch.Tensor) -> None:
+def test_a_replaced_weight_is_another_one(amp: SuiteAmp, layer: nn.Linear, batch: torch.Tensor) -> None:
     """A new Parameter in the old one's place has no copy yet."""
     with amp.autocast():
         layer(batch)
@@ -174,7 +174,7 @@ def test_a_replaced_weight_is_another_one(amp: Amp, layer: nn.Linear, batch: tor
 
 
 @pytest.mark.parametrize("way", CHANGES)
-def test_a_frozen_weight_is_never_stale(amp: Amp, layer: nn.Linear, batch: torch.Tensor, way: str) -> None:
+def test_a_frozen_weight_is_never_stale(amp: SuiteAmp, layer: nn.Linear, batch: torch.Tensor, way: str) -> None:
     """A frozen weight is not cached: the moving average of a target network may be updated inside a region."""
     layer.requires_grad_(requires_grad=False)
     with amp.autocast(), torch.no_grad():

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.failure import AmpFailure
 from pytest_amp.torch_private import recorded_calls
 
@@ -26,13 +26,13 @@ _SHAPE = (24, 8)
 
 
 @pytest.fixture
-def layer(amp: Amp) -> nn.Linear:
+def layer(amp: SuiteAmp) -> nn.Linear:
     """Return a layer whose weight has a unique shape, by which its casts are identified."""
     return nn.Linear(_SHAPE[1], _SHAPE[0]).to(amp.device.torch_device)
 
 
 @pytest.fixture
-def batch(amp: Amp) -> torch.Tensor:
+def batch(amp: SuiteAmp) -> torch.Tensor:
     """Return an input of the layer."""
     return torch.randn(4, _SHAPE[1], device=amp.device.torch_device)
 
@@ -44,7 +44,7 @@ def _casts() -> Iterator[Callable[[], int]]:
         yield lambda: sum(c.operator in _CASTS and c.tensors[:1] == (f"float32{list(_SHAPE)}",) for c in calls)
 
 
-def _expect(amp: Amp, fact: str, actual: int, expected: int, *, likely: str) -> None:
+def _expect(amp: SuiteAmp, fact: str, actual: int, expected: int, *, likely: str) -> None:
     amp.observe(f"casts, {fact}", actual, kind="count")
     if actual != expected:
         raise AmpFailure(
@@ -57,7 +57,7 @@ def _expect(amp: Amp, fact: str, actual: int, expected: int, *, likely: str) -> 
 
 
 @pytest.mark.parametrize("mode", ["grad", "no_grad"])
-def test_a_weight_is_cast_once_in_a_region(amp: Amp, layer: nn.Linear, batch: torch.Tensor, mode: str) -> None:
+def test_a_weight_is_cast_once_in_a_region(amp: SuiteAmp, layer: nn.Linear, batch: torch.Tensor, mode: str) -> None:
     """Cast once with and without gradients (pytorch/pytorch#48049: memory grew tenfold under no_grad)."""
     with torch.set_grad_enabled(mode == "grad"), _casts() as casts, amp.autocast():
         for _ in range(3):
@@ -67,7 +67,7 @@ def test_a_weight_is_cast_once_in_a_region(amp: Amp, layer: nn.Linear, batch: to
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
-def test_every_operator_finds_the_cached_copy(amp: Amp, operator: str) -> None:
+def test_every_operator_finds_the_cached_copy(amp: SuiteAmp, operator: str) -> None:
     """Two uses of a parameter, by any operators, are one cast."""
     shape, use = OPERATORS[operator]
     weight = nn.Parameter(torch.randn(shape).to(amp.device.torch_device))
@@ -79,7 +79,7 @@ def test_every_operator_finds_the_cached_copy(amp: Amp, operator: str) -> None:
     _expect(amp, f"two uses by {operator}", actual, 1, likely=f"{operator}'s autocast kernel goes around the cache")
 
 
-def test_cached_results_are_the_first_one(amp: Amp, layer: nn.Linear, batch: torch.Tensor) -> None:
+def test_cached_results_are_the_first_one(amp: SuiteAmp, layer: nn.Linear, batch: torch.Tensor) -> None:
     """The second use computes the same bits as the first, and as a region without a cache."""
     with amp.autocast(cache_enabled=False):
         uncached = layer(batch)
@@ -89,14 +89,14 @@ def test_cached_results_are_the_first_one(amp: Amp, layer: nn.Linear, batch: tor
     assert torch.equal(second, uncached)
 
 
-def test_without_the_cache_each_use_casts(amp: Amp, layer: nn.Linear, batch: torch.Tensor) -> None:
+def test_without_the_cache_each_use_casts(amp: SuiteAmp, layer: nn.Linear, batch: torch.Tensor) -> None:
     with _casts() as casts, amp.autocast(cache_enabled=False):
         for _ in range(3):
             layer(batch)
     _expect(amp, "three uses, cache_enabled=False", casts(), 3, likely="cache_enabled=False is ignored")
 
 
-def test_a_frozen_weight_is_never_cached(amp: Amp, layer: nn.Linear, batch: torch.Tensor) -> None:
+def test_a_frozen_weight_is_never_cached(amp: SuiteAmp, layer: nn.Linear, batch: torch.Tensor) -> None:
     """Only weights that require gradients are cached; a frozen one is cast on each use."""
     layer.requires_grad_(requires_grad=False)
     with _casts() as casts, amp.autocast():
@@ -105,7 +105,7 @@ def test_a_frozen_weight_is_never_cached(amp: Amp, layer: nn.Linear, batch: torc
     _expect(amp, "three uses, frozen", casts(), 3, likely="the cache takes in tensors that do not require grad")
 
 
-def test_a_tensor_without_gradients_is_read_as_it_is(amp: Amp) -> None:
+def test_a_tensor_without_gradients_is_read_as_it_is(amp: SuiteAmp) -> None:
     """Each product uses the current values of a mask or a table that is written to within a region."""
     table, one = (torch.ones(8, 8, device=amp.device.torch_device) for _ in range(2))
     products: list[Callable[[torch.Tensor, torch.Tensor], torch.Tensor]]
@@ -129,7 +129,7 @@ COMPUTED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 @pytest.mark.parametrize("way", COMPUTED)
-def test_a_computed_weight_is_never_cached(amp: Amp, layer: nn.Linear, batch: torch.Tensor, way: str) -> None:
+def test_a_computed_weight_is_never_cached(amp: SuiteAmp, layer: nn.Linear, batch: torch.Tensor, way: str) -> None:
     """Only leaves are cached: tensors computed from parameters may be freed before the region ends."""
     with _casts() as casts, amp.autocast():
         weight = COMPUTED[way](layer.weight)
@@ -138,7 +138,7 @@ def test_a_computed_weight_is_never_cached(amp: Amp, layer: nn.Linear, batch: to
     _expect(amp, f"three uses, computed, {way}", casts(), 3, likely="the cache takes in activations")
 
 
-def test_each_region_casts_anew(amp: Amp, layer: nn.Linear, batch: torch.Tensor) -> None:
+def test_each_region_casts_anew(amp: SuiteAmp, layer: nn.Linear, batch: torch.Tensor) -> None:
     with _casts() as casts:
         for _ in range(2):
             with amp.autocast():
@@ -147,7 +147,7 @@ def test_each_region_casts_anew(amp: Amp, layer: nn.Linear, batch: torch.Tensor)
     _expect(amp, "two regions", casts(), 2, likely="the cache is not dropped when the region ends")
 
 
-def test_nested_regions_share_the_cache(amp: Amp, layer: nn.Linear, batch: torch.Tensor) -> None:
+def test_nested_regions_share_the_cache(amp: SuiteAmp, layer: nn.Linear, batch: torch.Tensor) -> None:
     """The cache is cleared where the outermost region ends, not in between."""
     with _casts() as casts, amp.autocast():
         layer(batch)
@@ -159,7 +159,7 @@ def test_nested_regions_share_the_cache(amp: Amp, layer: nn.Linear, batch: torch
     _expect(amp, "nested regions", casts(), 1, likely="an inner region drops the outer one's cache")
 
 
-def test_an_inner_region_without_cache_casts(amp: Amp, layer: nn.Linear, batch: torch.Tensor) -> None:
+def test_an_inner_region_without_cache_casts(amp: SuiteAmp, layer: nn.Linear, batch: torch.Tensor) -> None:
     """The inner region casts at each use, and none is needed after it: the outer region's copy is still there."""
     with _casts() as casts, amp.autocast():
         layer(batch)
@@ -170,7 +170,7 @@ def test_an_inner_region_without_cache_casts(amp: Amp, layer: nn.Linear, batch: 
     _expect(amp, "an inner region without cache", casts(), 3, likely="cache_enabled is not restored or not obeyed")
 
 
-def test_clearing_the_cache_casts_again(amp: Amp, layer: nn.Linear, batch: torch.Tensor) -> None:
+def test_clearing_the_cache_casts_again(amp: SuiteAmp, layer: nn.Linear, batch: torch.Tensor) -> None:
     with _casts() as casts, amp.autocast():
         layer(batch)
         torch.clear_autocast_cache()
@@ -194,7 +194,9 @@ def _entered(mode: AbstractContextManager[object]) -> None:
 
 
 @pytest.mark.parametrize("switch", SWITCHES)
-def test_switching_gradients_leaves_the_cache(amp: Amp, layer: nn.Linear, batch: torch.Tensor, switch: str) -> None:
+def test_switching_gradients_leaves_the_cache(
+    amp: SuiteAmp, layer: nn.Linear, batch: torch.Tensor, switch: str
+) -> None:
     with _casts() as casts, amp.autocast():
         layer(batch)
         SWITCHES[switch]()
@@ -202,7 +204,7 @@ def test_switching_gradients_leaves_the_cache(amp: Amp, layer: nn.Linear, batch:
     _expect(amp, f"{switch} in between", casts(), 1, likely=f"{switch} clears the cast cache: each use after it casts")
 
 
-def test_a_region_that_raises_drops_its_cache(amp: Amp, layer: nn.Linear, batch: torch.Tensor) -> None:
+def test_a_region_that_raises_drops_its_cache(amp: SuiteAmp, layer: nn.Linear, batch: torch.Tensor) -> None:
     with _casts() as casts:
         with suppress(KeyError), amp.autocast():
             layer(batch)
@@ -212,7 +214,7 @@ def test_a_region_that_raises_drops_its_cache(amp: Amp, layer: nn.Linear, batch:
     _expect(amp, "a region that raised, and another", casts(), 2, likely="an exception leaves the cache behind")
 
 
-def test_an_update_between_regions_is_seen(amp: Amp, layer: nn.Linear, batch: torch.Tensor) -> None:
+def test_an_update_between_regions_is_seen(amp: SuiteAmp, layer: nn.Linear, batch: torch.Tensor) -> None:
     """The next region computes with in-place updates of an optimizer: no stale copy."""
     with amp.autocast():
         before = layer(batch)
@@ -235,7 +237,9 @@ def test_an_update_between_regions_is_seen(amp: Amp, layer: nn.Linear, batch: to
     "first",
     [pytest.param("no_grad", marks=NO_HISTORY), pytest.param("inference_mode", marks=NO_HISTORY), "grad"],
 )
-def test_a_use_without_gradients_costs_no_gradient(amp: Amp, layer: nn.Linear, batch: torch.Tensor, first: str) -> None:
+def test_a_use_without_gradients_costs_no_gradient(
+    amp: SuiteAmp, layer: nn.Linear, batch: torch.Tensor, first: str
+) -> None:
     """A copy that was cached without history must not serve a use that needs its gradient."""
     modes = {"no_grad": torch.no_grad, "inference_mode": torch.inference_mode, "grad": nullcontext}
     with amp.autocast():
@@ -260,7 +264,7 @@ def test_a_use_without_gradients_costs_no_gradient(amp: Amp, layer: nn.Linear, b
     "inner region of another dtype is handed the outer region's copy and raises for two dtypes",
     raises=RuntimeError,
 )
-def test_an_inner_region_of_another_dtype_casts_to_it(amp: Amp, layer: nn.Linear, batch: torch.Tensor) -> None:
+def test_an_inner_region_of_another_dtype_casts_to_it(amp: SuiteAmp, layer: nn.Linear, batch: torch.Tensor) -> None:
     with amp.autocast():
         layer(batch)
         with amp.autocast(dtype=OTHER[amp.dtype]):
@@ -268,7 +272,7 @@ def test_an_inner_region_of_another_dtype_casts_to_it(amp: Amp, layer: nn.Linear
     assert actual.dtype is OTHER[amp.dtype]
 
 
-def test_a_new_weight_never_meets_an_old_copy(amp: Amp, batch: torch.Tensor) -> None:
+def test_a_new_weight_never_meets_an_old_copy(amp: SuiteAmp, batch: torch.Tensor) -> None:
     """Create and delete models in one region: a weight at a reused address has no copy of its predecessor."""
     with amp.autocast():
         for _ in range(20):
@@ -278,7 +282,7 @@ def test_a_new_weight_never_meets_an_old_copy(amp: Amp, batch: torch.Tensor) -> 
             del layer, actual
 
 
-def test_a_shared_weight_is_cast_once_for_all_its_users(amp: Amp, layer: nn.Linear, batch: torch.Tensor) -> None:
+def test_a_shared_weight_is_cast_once_for_all_its_users(amp: SuiteAmp, layer: nn.Linear, batch: torch.Tensor) -> None:
     """Tied weights: two layers with one parameter."""
     tied = nn.Linear(_SHAPE[1], _SHAPE[0], device=amp.device.torch_device)
     tied.weight = layer.weight

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.precision import dtype_name
 
 from .checkpoints import REENTRANT, Block, expect_same, gradients
@@ -18,7 +18,7 @@ from .state import OTHER, State, expect_state, product_dtype
 
 
 @pytest.fixture
-def model(amp: Amp) -> nn.Sequential:
+def model(amp: SuiteAmp) -> nn.Sequential:
     """Return a model with dropout, so that the recomputation has to draw the same mask."""
     layers = nn.Linear(8, 16), nn.Tanh(), nn.Dropout(0.3), nn.Linear(16, 8)
     return nn.Sequential(*layers).to(amp.device.torch_device)
@@ -46,7 +46,9 @@ CALLED: dict[str, Callable[[Block, torch.Tensor], torch.Tensor]] = {
         for inside in (False, True)
     ],
 )
-def test_gradients_are_those_without_a_checkpoint(amp: Amp, model: nn.Sequential, called: str, *, inside: bool) -> None:
+def test_gradients_are_those_without_a_checkpoint(
+    amp: SuiteAmp, model: nn.Sequential, called: str, *, inside: bool
+) -> None:
     if called == "by keyword":
         model.eval()  # the next test covers dropout
     plain = gradients(amp, model, model, inside=inside)
@@ -60,14 +62,14 @@ def test_gradients_are_those_without_a_checkpoint(amp: Amp, model: nn.Sequential
         "(get_device_states(*args) in torch/utils/checkpoint.py): hand tensors over by position (H200, torch 2.11)"
     }
 )
-def test_dropout_of_what_is_handed_over_by_keyword(amp: Amp, model: nn.Sequential) -> None:
+def test_dropout_of_what_is_handed_over_by_keyword(amp: SuiteAmp, model: nn.Sequential) -> None:
     plain = gradients(amp, model, model)
     expect_same(amp, plain, gradients(amp, model, lambda batch: CALLED["by keyword"](model, batch)))
 
 
 @REENTRANT
 @NO_HISTORY
-def test_a_use_under_no_grad_inside_the_block(amp: Amp, model: nn.Sequential, *, reentrant: bool) -> None:
+def test_a_use_under_no_grad_inside_the_block(amp: SuiteAmp, model: nn.Sequential, *, reentrant: bool) -> None:
     """The recomputation sees a different cast cache than forward did (pytorch/pytorch#141896)."""
 
     def block(batch: torch.Tensor) -> torch.Tensor:
@@ -82,7 +84,7 @@ def test_a_use_under_no_grad_inside_the_block(amp: Amp, model: nn.Sequential, *,
 
 @REENTRANT
 @pytest.mark.parametrize("region", ["plain", "other dtype", "no cache", "disabled"])
-def test_recomputation_runs_in_the_region_of_forward(amp: Amp, region: str, *, reentrant: bool) -> None:
+def test_recomputation_runs_in_the_region_of_forward(amp: SuiteAmp, region: str, *, reentrant: bool) -> None:
     """Recompute with enabled flag, dtype and cache of forward, though backward is called outside any region."""
     keywords = {
         "plain": amp.autocast,
@@ -116,7 +118,7 @@ def test_recomputation_runs_in_the_region_of_forward(amp: Amp, region: str, *, r
 
 @pytest.mark.amp(devices=["cuda", "xpu"])
 @REENTRANT
-def test_recomputation_runs_in_the_regions_of_both_devices(amp: Amp, *, reentrant: bool) -> None:
+def test_recomputation_runs_in_the_regions_of_both_devices(amp: SuiteAmp, *, reentrant: bool) -> None:
     """Blocks of an accelerator that also use the CPU recompute in both regions."""
     observed: list[tuple[bool, torch.dtype, bool, torch.dtype]] = []
 
@@ -136,7 +138,7 @@ def test_recomputation_runs_in_the_regions_of_both_devices(amp: Amp, *, reentran
 
 
 @REENTRANT
-def test_a_region_inside_the_block_is_recomputed(amp: Amp, model: nn.Sequential, *, reentrant: bool) -> None:
+def test_a_region_inside_the_block_is_recomputed(amp: SuiteAmp, model: nn.Sequential, *, reentrant: bool) -> None:
     """Recompute a block that enters its own region, called in none."""
 
     def block(batch: torch.Tensor) -> torch.Tensor:
@@ -157,7 +159,7 @@ def test_a_region_inside_the_block_is_recomputed(amp: Amp, model: nn.Sequential,
 
 @pytest.mark.parametrize("reentrant", [False, True], ids=["non-reentrant", "reentrant"])
 def test_segments_of_a_sequence_are_recomputed_in_the_region(
-    amp: Amp, model: nn.Sequential, *, reentrant: bool
+    amp: SuiteAmp, model: nn.Sequential, *, reentrant: bool
 ) -> None:
     """``checkpoint_sequential`` without dropout, since segments draw their masks in a different order."""
     model.eval()

@@ -11,7 +11,7 @@ import torch.utils.checkpoint as checkpoints
 from torch import nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.precision import dtype_name
 from pytest_amp.torch_private import recorded_calls
 
@@ -20,7 +20,7 @@ from .state import OTHER, State, product_dtype
 
 
 @pytest.fixture
-def model(amp: Amp) -> nn.Sequential:
+def model(amp: SuiteAmp) -> nn.Sequential:
     """Return two blocks with dropout in each."""
     blocks = [nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Dropout(0.3), nn.Linear(16, 8)) for _ in range(2)]
     return nn.Sequential(*blocks).to(amp.device.torch_device)
@@ -28,7 +28,7 @@ def model(amp: Amp) -> nn.Sequential:
 
 @pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")  # within a reentrant one, under no_grad
 @REENTRANT
-def test_a_checkpoint_in_a_checkpoint(amp: Amp, model: nn.Sequential, *, reentrant: bool) -> None:
+def test_a_checkpoint_in_a_checkpoint(amp: SuiteAmp, model: nn.Sequential, *, reentrant: bool) -> None:
     """The inner checkpoint is recomputed within the recomputation of the outer one."""
     if reentrant:
         model.eval()  # dropout's masks are drawn in a different order
@@ -43,7 +43,7 @@ def test_a_checkpoint_in_a_checkpoint(amp: Amp, model: nn.Sequential, *, reentra
 
 
 @REENTRANT
-def test_a_block_of_several_outputs(amp: Amp, model: nn.Sequential, *, reentrant: bool) -> None:
+def test_a_block_of_several_outputs(amp: SuiteAmp, model: nn.Sequential, *, reentrant: bool) -> None:
     """Each output gets its gradient, and an unused one does not affect the others."""
 
     def block(batch: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -77,7 +77,7 @@ POLICIES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_selective_checkpoints_recompute_in_the_region(amp: Amp, model: nn.Sequential, policy: str) -> None:
+def test_selective_checkpoints_recompute_in_the_region(amp: SuiteAmp, model: nn.Sequential, policy: str) -> None:
     """``create_selective_checkpoint_contexts``: saved and recomputed tensors come from one region."""
     model.eval()
     observed: list[str] = []
@@ -96,7 +96,7 @@ def test_selective_checkpoints_recompute_in_the_region(amp: Amp, model: nn.Seque
     assert observed == [dtype_name(amp.dtype)] * 2
 
 
-def test_saved_products_are_not_computed_again(amp: Amp, model: nn.Sequential) -> None:
+def test_saved_products_are_not_computed_again(amp: SuiteAmp, model: nn.Sequential) -> None:
     """Under autocast as without, a policy's saved tensor is identified by its place among the calls."""
     model.eval()
 
@@ -119,7 +119,7 @@ def test_saved_products_are_not_computed_again(amp: Amp, model: nn.Sequential) -
 
 @pytest.mark.parametrize("rng", [True, False], ids=["rng kept", "rng free"])
 @REENTRANT
-def test_rng_state_and_region_are_separate(amp: Amp, model: nn.Sequential, *, rng: bool, reentrant: bool) -> None:
+def test_rng_state_and_region_are_separate(amp: SuiteAmp, model: nn.Sequential, *, rng: bool, reentrant: bool) -> None:
     """``preserve_rng_state=False`` changes the dropout mask of the recomputation, and nothing else."""
     if not rng:
         model.eval()
@@ -131,7 +131,7 @@ def test_rng_state_and_region_are_separate(amp: Amp, model: nn.Sequential, *, rn
 
 
 @pytest.mark.parametrize("early", [True, False], ids=["early stop", "to the end"])
-def test_stopping_early_changes_nothing(amp: Amp, model: nn.Sequential, *, early: bool) -> None:
+def test_stopping_early_changes_nothing(amp: SuiteAmp, model: nn.Sequential, *, early: bool) -> None:
     """``set_checkpoint_early_stop`` ends the recomputation after the last required tensor, by an exception."""
     plain = gradients(amp, model, model)
     before = State.now(amp.device.type)
@@ -144,7 +144,7 @@ def test_stopping_early_changes_nothing(amp: Amp, model: nn.Sequential, *, early
 @pytest.mark.parametrize("segments", [1, 2])
 @REENTRANT
 def test_segments_keep_the_dtype_of_another_region(
-    amp: Amp, model: nn.Sequential, segments: int, *, reentrant: bool
+    amp: SuiteAmp, model: nn.Sequential, segments: int, *, reentrant: bool
 ) -> None:
     """``checkpoint_sequential`` in a region of the other dtype without cache is recomputed in that dtype."""
     model.eval()
@@ -166,7 +166,7 @@ def test_segments_keep_the_dtype_of_another_region(
 
 
 @pytest.mark.parametrize("where", ["save_on_cpu", "hooks"])
-def test_what_is_saved_keeps_its_dtype_on_the_way(amp: Amp, model: nn.Sequential, where: str) -> None:
+def test_what_is_saved_keeps_its_dtype_on_the_way(amp: SuiteAmp, model: nn.Sequential, where: str) -> None:
     """``save_on_cpu`` and ``saved_tensors_hooks`` receive autocast's tensors, and return them unchanged."""
     packed: list[torch.dtype] = []
 
@@ -190,7 +190,7 @@ def test_what_is_saved_keeps_its_dtype_on_the_way(amp: Amp, model: nn.Sequential
         assert amp.dtype in packed
 
 
-def test_a_block_that_raises_leaves_the_region_as_it_was(amp: Amp) -> None:
+def test_a_block_that_raises_leaves_the_region_as_it_was(amp: SuiteAmp) -> None:
     """Raise in forward, and in the recomputation."""
     calls: list[int] = []
 

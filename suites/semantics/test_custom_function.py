@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.precision import dtype_name
 
 from .state import OTHER, State, expect_dtype, expect_state
 
 
 def _square(
-    amp: Amp, observed: dict[str, Any], cast_inputs: torch.dtype | None = None
+    amp: SuiteAmp, observed: dict[str, Any], cast_inputs: torch.dtype | None = None
 ) -> type[torch.autograd.Function]:
     """Return a function that squares a matrix; forward and backward note their arguments and state."""
     device_type = amp.device.type
@@ -41,11 +41,11 @@ def _square(
     return Square
 
 
-def _matrix(amp: Amp) -> torch.Tensor:
+def _matrix(amp: SuiteAmp) -> torch.Tensor:
     return torch.randn(4, 4, device=amp.device.torch_device, requires_grad=True)
 
 
-def test_forward_runs_in_the_region(amp: Amp) -> None:
+def test_forward_runs_in_the_region(amp: SuiteAmp) -> None:
     """Without ``cast_inputs`` arguments and state are unchanged."""
     observed: dict[str, Any] = {}
     with amp.autocast():
@@ -54,7 +54,7 @@ def test_forward_runs_in_the_region(amp: Amp) -> None:
     expect_dtype(amp, "custom_fwd, result", result.dtype, amp.dtype, likely="custom_fwd leaves the region")
 
 
-def test_backward_runs_in_the_region_of_forward(amp: Amp) -> None:
+def test_backward_runs_in_the_region_of_forward(amp: SuiteAmp) -> None:
     """Backward is enabled in forward's dtype, though it is called outside, or in a region of the other dtype."""
     for where in ("outside", "in another region"):
         observed: dict[str, Any] = {}
@@ -69,7 +69,7 @@ def test_backward_runs_in_the_region_of_forward(amp: Amp) -> None:
         expect_state(amp, f"in custom_bwd, backward called {where}", actual, expected, likely=likely)
 
 
-def test_backward_of_a_forward_outside_is_outside(amp: Amp) -> None:
+def test_backward_of_a_forward_outside_is_outside(amp: SuiteAmp) -> None:
     """Backward is outside, too, if it is called inside a region."""
     observed: dict[str, Any] = {}
     loss = _square(amp, observed).apply(_matrix(amp)).sum()
@@ -82,7 +82,7 @@ def test_backward_of_a_forward_outside_is_outside(amp: Amp) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=dtype_name)
-def test_inputs_are_cast_and_autocast_is_off(amp: Amp, dtype: torch.dtype) -> None:
+def test_inputs_are_cast_and_autocast_is_off(amp: SuiteAmp, dtype: torch.dtype) -> None:
     """``cast_inputs`` casts floating-point arguments, and runs the body and backward with autocast off."""
     observed: dict[str, Any] = {}
     matrix = _matrix(amp)
@@ -101,7 +101,7 @@ def test_inputs_are_cast_and_autocast_is_off(amp: Amp, dtype: torch.dtype) -> No
     assert matrix.grad.dtype is torch.float32
 
 
-def test_what_is_no_low_number_is_not_cast(amp: Amp) -> None:
+def test_what_is_no_low_number_is_not_cast(amp: SuiteAmp) -> None:
     """float64, integers, strings and None pass unchanged; containers are cast within (``autocast_mode._cast``)."""
     device = amp.device.torch_device
     observed: dict[str, Any] = {}
@@ -122,7 +122,7 @@ def test_what_is_no_low_number_is_not_cast(amp: Amp) -> None:
         assert observed["others"][0] is wide
 
 
-def test_cast_inputs_does_nothing_outside_a_region(amp: Amp) -> None:
+def test_cast_inputs_does_nothing_outside_a_region(amp: SuiteAmp) -> None:
     """It does nothing in a disabled region, either (docstring of ``custom_fwd``)."""
     for disabled in (False, True):
         observed: dict[str, Any] = {}
@@ -136,7 +136,7 @@ def test_cast_inputs_does_nothing_outside_a_region(amp: Amp) -> None:
         assert result.dtype is amp.dtype
 
 
-def test_gradients_are_those_of_the_plain_operator(amp: Amp) -> None:
+def test_gradients_are_those_of_the_plain_operator(amp: SuiteAmp) -> None:
     """A custom function with float32 ``cast_inputs`` is equivalent to a disabled region."""
     matrix = _matrix(amp)
     with amp.autocast():
@@ -156,7 +156,7 @@ def test_gradients_are_those_of_the_plain_operator(amp: Amp) -> None:
     reason="pytorch/pytorch#132388: with a separate setup_context, custom_fwd writes its notes onto the first argument",
 )
 @pytest.mark.parametrize("cast_inputs", [None, torch.float32], ids=["as is", "float32"])
-def test_a_separate_setup_context_works(amp: Amp, cast_inputs: torch.dtype | None) -> None:
+def test_a_separate_setup_context_works(amp: SuiteAmp, cast_inputs: torch.dtype | None) -> None:
     device_type = amp.device.type
 
     class Double(torch.autograd.Function):
@@ -183,7 +183,7 @@ def test_a_separate_setup_context_works(amp: Amp, cast_inputs: torch.dtype | Non
 
 
 @pytest.mark.parametrize("cast_inputs", [None, torch.float32], ids=["as it is", "cast"])
-def test_a_forward_that_raises_leaves_the_region_as_it_was(amp: Amp, cast_inputs: torch.dtype | None) -> None:
+def test_a_forward_that_raises_leaves_the_region_as_it_was(amp: SuiteAmp, cast_inputs: torch.dtype | None) -> None:
     class Raising(torch.autograd.Function):
         @staticmethod
         @torch.amp.custom_fwd(device_type=amp.device.type, cast_inputs=cast_inputs)

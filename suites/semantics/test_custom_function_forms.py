@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 
 from .state import OTHER, State, expect_state
 
@@ -82,14 +82,14 @@ def _function(
     return Looks
 
 
-def _device_of(form: str, amp: Amp) -> str:
+def _device_of(form: str, amp: SuiteAmp) -> str:
     return "cuda" if form == "torch.cuda.amp" else amp.device.type
 
 
 @pytest.mark.filterwarnings("ignore:.*CUDA is not available")
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("cast_inputs", [None, torch.float32], ids=["as is", "float32"])
-def test_every_form_keeps_the_state_of_forward(amp: Amp, form: str, cast_inputs: torch.dtype | None) -> None:
+def test_every_form_keeps_the_state_of_forward(amp: SuiteAmp, form: str, cast_inputs: torch.dtype | None) -> None:
     """The body's: on, or off with ``cast_inputs``; backward's: as the body's was, and in forward's dtype.
 
     Without CUDA its backward's region turns itself off, and still takes the dtype.
@@ -113,7 +113,7 @@ def test_every_form_keeps_the_state_of_forward(amp: Amp, form: str, cast_inputs:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_every_form_is_nothing_outside(amp: Amp, form: str) -> None:
+def test_every_form_is_nothing_outside(amp: SuiteAmp, form: str) -> None:
     device_type = _device_of(form, amp)
     observed: dict[str, Any] = {}
     tensor = torch.ones(4, device=amp.device.torch_device, dtype=amp.dtype, requires_grad=True)
@@ -123,14 +123,14 @@ def test_every_form_is_nothing_outside(amp: Amp, form: str) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_wrapped_function_keeps_its_name(amp: Amp, form: str) -> None:
+def test_a_wrapped_function_keeps_its_name(amp: SuiteAmp, form: str) -> None:
     function: Any = _function(form, _device_of(form, amp), None, {})
     actual = [(method.__name__, method.__doc__) for method in (function.forward, function.backward)]
     assert actual == [("forward", "Forward."), ("backward", "Backward.")]
 
 
 @pytest.mark.parametrize("form", ["decorator", "function first"])
-def test_keywords_of_forward_are_cast_too(amp: Amp, form: str) -> None:
+def test_keywords_of_forward_are_cast_too(amp: SuiteAmp, form: str) -> None:
     forward, _ = FORMS[form](amp.device.type, torch.float32)
     low = torch.ones(2, device=amp.device.torch_device, dtype=amp.dtype)
 
@@ -145,7 +145,7 @@ def test_keywords_of_forward_are_cast_too(amp: Amp, form: str) -> None:
 
 
 @pytest.mark.parametrize("cast_inputs", [None, torch.float32], ids=["as is", "float32"])
-def test_a_backward_that_raises_leaves_the_state_as_it_was(amp: Amp, cast_inputs: torch.dtype | None) -> None:
+def test_a_backward_that_raises_leaves_the_state_as_it_was(amp: SuiteAmp, cast_inputs: torch.dtype | None) -> None:
     observed: dict[str, Any] = {"raises": True}
     with amp.autocast():
         result = _function("decorator", amp.device.type, cast_inputs, observed).apply(
@@ -160,7 +160,7 @@ def test_a_backward_that_raises_leaves_the_state_as_it_was(amp: Amp, cast_inputs
         expect_state(amp, "after a custom_bwd that raised", after, before, likely="its region is not left")
 
 
-def test_a_function_inside_a_function(amp: Amp) -> None:
+def test_a_function_inside_a_function(amp: SuiteAmp) -> None:
     """An inner one without casts finds the island that the outer one's ``cast_inputs`` made."""
     outer_seen: dict[str, Any] = {}
     inner_seen: dict[str, Any] = {}
@@ -186,7 +186,7 @@ def test_a_function_inside_a_function(amp: Amp) -> None:
     assert (inner_seen["forward"], inner_seen["dtype"]) == (False, torch.float32)
 
 
-def test_one_function_many_regions(amp: Amp) -> None:
+def test_one_function_many_regions(amp: SuiteAmp) -> None:
     """Each call has a note of its own: backward in any order finds the region of its own forward."""
     observed: dict[str, Any] = {}
     function = _function("decorator", amp.device.type, None, observed)
@@ -203,7 +203,7 @@ def test_one_function_many_regions(amp: Amp) -> None:
     assert actual[::-1] == regions
 
 
-def test_double_backward_through_a_custom_function(amp: Amp) -> None:
+def test_double_backward_through_a_custom_function(amp: SuiteAmp) -> None:
     """The gradient's own gradient, through a backward that is differentiable."""
 
     class Cube(torch.autograd.Function):
@@ -229,7 +229,7 @@ def test_double_backward_through_a_custom_function(amp: Amp) -> None:
     assert (first.tolist(), second.tolist()) == ([12.0] * 4, [12.0] * 4)
 
 
-def test_a_device_that_is_no_name_is_refused(amp: Amp) -> None:
+def test_a_device_that_is_no_name_is_refused(amp: SuiteAmp) -> None:
     for wrap in (torch.amp.custom_fwd, torch.amp.custom_bwd):
         with pytest.raises(ValueError, match="Expected `device_type` of type `str`"):
             wrap(lambda: None, device_type=amp.device.torch_device)  # type: ignore[arg-type]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.precision import dtype_name
 
 from .releases import REGISTER_AUTOCAST
@@ -16,7 +16,7 @@ from .state import OTHER, expect_dtype
 pytestmark = REGISTER_AUTOCAST
 
 
-def _add_of(amp: Amp, *, rule: bool, suffix: str = "") -> Any:
+def _add_of(amp: SuiteAmp, *, rule: bool, suffix: str = "") -> Any:
     """Register an operator that refuses mixed arguments, with or without an autocast rule on the device."""
     label = f"{suffix}{'with' if rule else 'without'}_rule_{amp.device.type}_{amp.precision.name}"
 
@@ -32,7 +32,7 @@ def _add_of(amp: Amp, *, rule: bool, suffix: str = "") -> Any:
     return add
 
 
-def test_a_rule_casts_the_arguments(amp: Amp) -> None:
+def test_a_rule_casts_the_arguments(amp: SuiteAmp) -> None:
     """Without a rule an extension receives mixed arguments (the kind of facebookresearch/xformers#1046)."""
     add = _add_of(amp, rule=True)
     wide = torch.ones(2, device=amp.device.torch_device)
@@ -42,7 +42,7 @@ def test_a_rule_casts_the_arguments(amp: Amp) -> None:
     expect_dtype(amp, "custom operator, float32 arguments", both.dtype, amp.dtype, likely="its rule is not called")
 
 
-def test_a_rule_is_for_regions_only(amp: Amp) -> None:
+def test_a_rule_is_for_regions_only(amp: SuiteAmp) -> None:
     add = _add_of(amp, rule=True, suffix="outside_")
     wide = torch.ones(2, device=amp.device.torch_device)
     assert add(wide, wide).dtype is torch.float32
@@ -52,7 +52,7 @@ def test_a_rule_is_for_regions_only(amp: Amp) -> None:
             add(wide, wide.to(amp.dtype))
 
 
-def test_an_operator_without_a_rule_is_left_alone(amp: Amp) -> None:
+def test_an_operator_without_a_rule_is_left_alone(amp: SuiteAmp) -> None:
     add = _add_of(amp, rule=False)
     wide = torch.ones(2, device=amp.device.torch_device)
     with amp.autocast():
@@ -61,7 +61,7 @@ def test_an_operator_without_a_rule_is_left_alone(amp: Amp) -> None:
             add(wide, wide.to(amp.dtype))
 
 
-def test_gradients_have_the_dtype_of_the_arguments(amp: Amp) -> None:
+def test_gradients_have_the_dtype_of_the_arguments(amp: SuiteAmp) -> None:
     add = _add_of(amp, rule=True, suffix="gradient_")
     left = torch.ones(2, device=amp.device.torch_device, requires_grad=True)
     right = torch.ones(2, device=amp.device.torch_device, dtype=amp.dtype, requires_grad=True)
@@ -74,7 +74,7 @@ def test_gradients_have_the_dtype_of_the_arguments(amp: Amp) -> None:
     assert bool((left.grad == 1).all())
 
 
-def test_a_rule_is_fixed_to_one_dtype(amp: Amp) -> None:
+def test_a_rule_is_fixed_to_one_dtype(amp: SuiteAmp) -> None:
     """In a region of the other dtype the operator still computes in the rule's dtype, unlike torch's own operators."""
     add = _add_of(amp, rule=True, suffix="other_")
     wide = torch.ones(2, device=amp.device.torch_device)
@@ -85,7 +85,7 @@ def test_a_rule_is_fixed_to_one_dtype(amp: Amp) -> None:
     )
 
 
-def test_a_rule_casts_what_is_floating_only(amp: Amp) -> None:
+def test_a_rule_casts_what_is_floating_only(amp: SuiteAmp) -> None:
     """Integers and float64 pass unchanged, lists are cast within (``cast`` of ``torch.library.register_autocast``)."""
     label = f"amp_semantics::mixed_{amp.device.type}_{amp.precision.name}"
     observed: list[torch.dtype] = []
@@ -103,7 +103,7 @@ def test_a_rule_casts_what_is_floating_only(amp: Amp) -> None:
     assert observed == [amp.dtype, torch.int64, torch.float64, amp.dtype, torch.int64]
 
 
-def test_a_rule_for_an_operator_of_a_library(amp: Amp) -> None:
+def test_a_rule_for_an_operator_of_a_library(amp: SuiteAmp) -> None:
     """``torch.library.define`` and ``impl``, then the rule by the operator's name."""
     label = f"amp_semantics::twice_{amp.device.type}_{amp.precision.name}"
     torch.library.define(label, "(Tensor x) -> Tensor")
@@ -116,7 +116,7 @@ def test_a_rule_for_an_operator_of_a_library(amp: Amp) -> None:
     assert operator(wide).dtype is torch.float32
 
 
-def test_inside_an_operator_autocast_is_off(amp: Amp) -> None:
+def test_inside_an_operator_autocast_is_off(amp: SuiteAmp) -> None:
     """Products in its body have the dtype of its arguments, under a rule: the body runs below autocast."""
     label = f"amp_semantics::inner_{amp.device.type}_{amp.precision.name}"
 
@@ -130,7 +130,7 @@ def test_inside_an_operator_autocast_is_off(amp: Amp) -> None:
     expect_dtype(amp, "a product inside an operator", actual.dtype, torch.float32, likely="autocast goes on inside")
 
 
-def test_a_rule_for_no_device_is_refused(amp: Amp) -> None:
+def test_a_rule_for_no_device_is_refused(amp: SuiteAmp) -> None:
     add = _add_of(amp, rule=False, suffix="refused_")
     with pytest.raises(ValueError, match="meta"):
         add.register_autocast("meta", amp.dtype)

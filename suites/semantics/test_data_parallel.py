@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import parallel_apply
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 
 from .state import State
 
@@ -23,7 +23,7 @@ _DTYPE = (
 class _Seen(nn.Module):
     """Layer that records the state of each of its forwards."""
 
-    def __init__(self, amp: Amp, *, own_region: bool = False) -> None:
+    def __init__(self, amp: SuiteAmp, *, own_region: bool = False) -> None:
         super().__init__()
         self.layer = nn.Linear(8, 4).to(amp.device.torch_device)
         self.notes = _Notes(amp, own_region=own_region)
@@ -43,18 +43,18 @@ class _Seen(nn.Module):
 class _Notes:
     """Record shared by the replicas of a module: replication copies modules and tensors, but no other attributes."""
 
-    amp: Amp
+    amp: SuiteAmp
     own_region: bool
     states: list[State] = field(default_factory=list)
 
 
-def _parts(amp: Amp) -> list[torch.Tensor]:
+def _parts(amp: SuiteAmp) -> list[torch.Tensor]:
     return [torch.randn(3, 8, device=amp.device.torch_device) for _ in range(2)]
 
 
 @ON_CUDA
 @pytest.mark.parametrize("enabled", [True, False], ids=["on", "off"])
-def test_parallel_apply_takes_the_region_along(amp: Amp, *, enabled: bool) -> None:
+def test_parallel_apply_takes_the_region_along(amp: SuiteAmp, *, enabled: bool) -> None:
     """Its threads are in a region if the caller is, and leave the caller's state unchanged."""
     model, parts = _Seen(amp), _parts(amp)
     with amp.autocast(enabled=enabled):
@@ -67,7 +67,7 @@ def test_parallel_apply_takes_the_region_along(amp: Amp, *, enabled: bool) -> No
 
 
 @pytest.mark.amp(devices=["cuda"], xfail={"cuda-bf16": _DTYPE})
-def test_parallel_apply_takes_the_dtype_along(amp: Amp) -> None:
+def test_parallel_apply_takes_the_dtype_along(amp: SuiteAmp) -> None:
     model, parts = _Seen(amp), _parts(amp)
     with amp.autocast():
         expected = [model(part) for part in parts]
@@ -78,7 +78,7 @@ def test_parallel_apply_takes_the_dtype_along(amp: Amp) -> None:
 
 
 @ON_CUDA
-def test_a_replicas_own_region_decides(amp: Amp) -> None:
+def test_a_replicas_own_region_decides(amp: SuiteAmp) -> None:
     """The region is in ``forward``, as torch's documentation asks for: bits and gradients are those of one thread."""
     model, parts = _Seen(amp, own_region=True), _parts(amp)
     actual = parallel_apply([model, model], parts, devices=[0, 0])
@@ -93,7 +93,7 @@ def test_a_replicas_own_region_decides(amp: Amp) -> None:
     assert torch.allclose(gradients[0], gradients[1], rtol=4 * amp.precision.u, atol=4 * amp.precision.u)
 
 
-def test_data_parallel_on_one_device_is_the_module(amp: Amp) -> None:
+def test_data_parallel_on_one_device_is_the_module(amp: SuiteAmp) -> None:
     """Without threads it uses the region of the caller, with its dtype and its cache."""
     model, batch = _Seen(amp), _parts(amp)[0]
     parallel = nn.DataParallel(model, device_ids=[0]) if amp.device.type == "cuda" else nn.DataParallel(model)
@@ -112,7 +112,7 @@ def test_data_parallel_on_one_device_is_the_module(amp: Amp) -> None:
 @pytest.mark.parametrize(
     "where", [pytest.param("around", marks=pytest.mark.amp(xfail={"cuda-bf16": _DTYPE})), "inside"]
 )
-def test_data_parallel_on_two_devices_is_one_device(amp: Amp, where: str) -> None:
+def test_data_parallel_on_two_devices_is_one_device(amp: SuiteAmp, where: str) -> None:
     """Compare results of the whole batch, and gradients, which are summed over the devices."""
     if torch.cuda.device_count() < 2:
         pytest.skip(f"needs two CUDA devices, there is {torch.cuda.device_count()}")

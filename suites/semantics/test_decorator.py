@@ -7,13 +7,13 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.precision import dtype_name
 
 from .state import OTHER, State, expect_dtype, expect_state, product_dtype
 
 
-def test_a_function_runs_in_the_region(amp: Amp) -> None:
+def test_a_function_runs_in_the_region(amp: SuiteAmp) -> None:
     @torch.autocast(amp.device.type, amp.dtype)
     def forward(left: torch.Tensor, *, right: torch.Tensor) -> torch.Tensor:
         """Multiply."""
@@ -27,7 +27,7 @@ def test_a_function_runs_in_the_region(amp: Amp) -> None:
     assert product_dtype(amp.device.torch_device) is torch.float32, "the region outlives the decorated call"
 
 
-def test_a_method_runs_in_the_region(amp: Amp) -> None:
+def test_a_method_runs_in_the_region(amp: SuiteAmp) -> None:
     """As on the ``forward`` of a module (docstring of ``torch.autocast``)."""
 
     class Model(torch.nn.Module):
@@ -44,7 +44,7 @@ def test_a_method_runs_in_the_region(amp: Amp) -> None:
     expect_dtype(amp, "decorated method", actual, amp.dtype, likely="the decorator enters no region")
 
 
-def test_a_disabled_decorator_is_a_float32_island(amp: Amp) -> None:
+def test_a_disabled_decorator_is_a_float32_island(amp: SuiteAmp) -> None:
     @torch.autocast(amp.device.type, enabled=False)
     def island() -> torch.dtype:
         return product_dtype(amp.device.torch_device)
@@ -54,7 +54,7 @@ def test_a_disabled_decorator_is_a_float32_island(amp: Amp) -> None:
     expect_dtype(amp, "function decorated as disabled", actual, torch.float32, likely="enabled=False is not passed on")
 
 
-def test_each_call_restores_what_it_found(amp: Amp) -> None:
+def test_each_call_restores_what_it_found(amp: SuiteAmp) -> None:
     """Outside, in a region of the other dtype, and when the function raises."""
 
     @torch.autocast(amp.device.type, amp.dtype)
@@ -79,7 +79,7 @@ def test_each_call_restores_what_it_found(amp: Amp) -> None:
     reason="pytorch/pytorch#44531, as it was for no_grad: one autocast object serves every call, and keeps only the "
     "state that its innermost call found",
 )
-def test_a_recursive_function_restores_what_it_found(amp: Amp) -> None:
+def test_a_recursive_function_restores_what_it_found(amp: SuiteAmp) -> None:
     @torch.autocast(amp.device.type, amp.dtype)
     def recurse(depth: int) -> None:
         if depth:
@@ -93,7 +93,7 @@ def test_a_recursive_function_restores_what_it_found(amp: Amp) -> None:
     assert after == before
 
 
-def test_a_generator_leaves_its_consumer_alone(amp: Amp) -> None:
+def test_a_generator_leaves_its_consumer_alone(amp: SuiteAmp) -> None:
     """The region is around the call, which makes the generator: neither its body nor its consumer is in it."""
 
     @torch.autocast(amp.device.type, amp.dtype)
@@ -113,7 +113,7 @@ def test_a_generator_leaves_its_consumer_alone(amp: Amp) -> None:
     )
 
 
-def test_arguments_are_the_functions_own(amp: Amp) -> None:
+def test_arguments_are_the_functions_own(amp: SuiteAmp) -> None:
     """Also those that are called as autocast's own are: ``enabled``, ``dtype``, ``device_type``, ``cache_enabled``."""
 
     @torch.autocast(amp.device.type, amp.dtype)
@@ -124,7 +124,7 @@ def test_arguments_are_the_functions_own(amp: Amp) -> None:
     assert function(1, 2, **keywords) == ((1, 2), keywords, amp.dtype)
 
 
-def test_every_kind_of_method_runs_in_the_region(amp: Amp) -> None:
+def test_every_kind_of_method_runs_in_the_region(amp: SuiteAmp) -> None:
     def product() -> torch.dtype:
         return product_dtype(amp.device.torch_device)
 
@@ -159,7 +159,7 @@ def test_every_kind_of_method_runs_in_the_region(amp: Amp) -> None:
     strict=True,
     reason="pytorch/pytorch#44531, as it was for no_grad: the autocast object keeps only what its last entry found",
 )
-def test_an_object_entered_in_itself_restores_what_it_found(amp: Amp) -> None:
+def test_an_object_entered_in_itself_restores_what_it_found(amp: SuiteAmp) -> None:
     before, default = State.now(amp.device.type), torch.get_autocast_dtype(amp.device.type)
     region = torch.autocast(amp.device.type, amp.dtype)
     with region, region:
@@ -170,7 +170,7 @@ def test_an_object_entered_in_itself_restores_what_it_found(amp: Amp) -> None:
     assert after == before
 
 
-def test_an_object_may_be_used_again_and_again(amp: Amp) -> None:
+def test_an_object_may_be_used_again_and_again(amp: SuiteAmp) -> None:
     """One after the other, in regions of other kinds: it restores what it finds each time."""
     region = torch.autocast(amp.device.type, amp.dtype)
     for enabled, dtype in ((False, amp.dtype), (True, OTHER[amp.dtype]), (True, amp.dtype), (False, OTHER[amp.dtype])):

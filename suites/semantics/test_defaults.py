@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.precision import dtype_name
 
 from .state import OTHER, State, expect_dtype, expect_state, product_dtype
@@ -22,7 +22,7 @@ DTYPES = pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.
 
 
 @DTYPES
-def test_the_default_dtype_is_not_autocasts(amp: Amp, dtype: torch.dtype) -> None:
+def test_the_default_dtype_is_not_autocasts(amp: SuiteAmp, dtype: torch.dtype) -> None:
     """``torch.set_default_dtype`` affects new tensors, not casts: float64 stays, float32 becomes low."""
     device = amp.device.torch_device
     before = torch.get_default_dtype()
@@ -43,7 +43,7 @@ def test_the_default_dtype_is_not_autocasts(amp: Amp, dtype: torch.dtype) -> Non
 
 @pytest.mark.amp(fake=True)
 @DTYPES
-def test_the_default_dtype_may_change_inside(amp: Amp, dtype: torch.dtype) -> None:
+def test_the_default_dtype_may_change_inside(amp: SuiteAmp, dtype: torch.dtype) -> None:
     """Change the default dtype and restore it: neither the region nor the default affects the other."""
     before = torch.get_default_dtype()
     try:
@@ -57,7 +57,7 @@ def test_the_default_dtype_may_change_inside(amp: Amp, dtype: torch.dtype) -> No
 
 @pytest.mark.parametrize("default", ["meta", "cpu"])
 @pytest.mark.parametrize("order", ["device outside", "device inside"])
-def test_a_region_under_a_default_device(amp: Amp, default: str, order: str) -> None:
+def test_a_region_under_a_default_device(amp: SuiteAmp, default: str, order: str) -> None:
     """``torch.device`` as a context, as for models on meta: a region of the device type is still on."""
     contexts: list[Callable[[], AbstractContextManager[Any]]] = [lambda: torch.device(default), amp.autocast]
     first, second = contexts if order == "device outside" else contexts[::-1]
@@ -78,7 +78,7 @@ def test_a_region_under_a_default_device(amp: Amp, default: str, order: str) -> 
     assert elsewhere.dtype is (amp.dtype if default == amp.device.type else torch.float32)
 
 
-def test_a_default_device_that_was_set(amp: Amp) -> None:
+def test_a_default_device_that_was_set(amp: SuiteAmp) -> None:
     torch.set_default_device(amp.device.torch_device)
     try:
         with amp.autocast():
@@ -125,7 +125,7 @@ _IMAGE: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 @pytest.mark.parametrize("low", [False, True], ids=["float32", "low"])
 @pytest.mark.parametrize("function", _IMAGE)
-def test_a_result_does_not_depend_on_the_grad_mode(amp: Amp, function: str, *, low: bool) -> None:
+def test_a_result_does_not_depend_on_the_grad_mode(amp: SuiteAmp, function: str, *, low: bool) -> None:
     """Evaluation has the dtype and the bits of training."""
     values = torch.randn(2, 3, 6, 6).to(amp.device.torch_device, amp.dtype if low else torch.float32)
     results = {}
@@ -147,7 +147,7 @@ def test_a_result_does_not_depend_on_the_grad_mode(amp: Amp, function: str, *, l
         assert torch.equal(result, first), f"{function}, {where}, computes other bits"
 
 
-def test_hooks_of_modules_run_in_the_region(amp: Amp) -> None:
+def test_hooks_of_modules_run_in_the_region(amp: SuiteAmp) -> None:
     """Hooks of forward, of one module and of all, run in the region; hooks of backward run where backward is called."""
     layer = nn.Linear(4, 4).to(amp.device.torch_device)
     observed: list[tuple[str, torch.dtype]] = []
@@ -173,7 +173,7 @@ def test_hooks_of_modules_run_in_the_region(amp: Amp) -> None:
     assert set(observed) == forward | {("backward", torch.float32), ("gradient", torch.float32)}
 
 
-def test_the_old_setters_of_the_cpu_set_what_the_new_ones_set(amp: Amp) -> None:
+def test_the_old_setters_of_the_cpu_set_what_the_new_ones_set(amp: SuiteAmp) -> None:
     """``torch.set_autocast_cpu_enabled`` and ``set_autocast_cpu_dtype`` are deprecated since torch 2.4."""
     if not hasattr(torch, "set_autocast_cpu_enabled"):
         pytest.skip("this torch has removed its deprecated setters")

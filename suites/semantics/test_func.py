@@ -13,7 +13,7 @@ from torch import nn
 from torch.autograd import forward_ad
 from torch.nn import functional
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.precision import dtype_name
 
 from .state import OTHER, State, expect_state
@@ -70,7 +70,7 @@ TRANSFORMS: dict[str, tuple[str, Callable[[Function, torch.Tensor], Any]]] = {
 @pytest.mark.filterwarnings("ignore:Attempted to insert a get_attr Node", "ignore::DeprecationWarning")  # in linearize
 @pytest.mark.parametrize("where", ["around", "inside", "decorator"])
 @pytest.mark.parametrize("transform", TRANSFORMS)
-def test_transforms_keep_the_region(amp: Amp, transform: str, where: str) -> None:
+def test_transforms_keep_the_region(amp: SuiteAmp, transform: str, where: str) -> None:
     """The region is on in the body, in its dtype; results have the dtypes that they have without a transform."""
     device_type = amp.device.type
     matrix, x = (torch.randn(4, 4, device=amp.device.torch_device) for _ in range(2))
@@ -98,7 +98,7 @@ def test_transforms_keep_the_region(amp: Amp, transform: str, where: str) -> Non
 
 
 @pytest.mark.parametrize("transform", ["vjp", "jacrev", "jvp", "jacfwd", "hessian"])
-def test_transforms_give_what_casts_by_hand_give(amp: Amp, transform: str) -> None:
+def test_transforms_give_what_casts_by_hand_give(amp: SuiteAmp, transform: str) -> None:
     """The transform of a region has the bits of the transform of its manual casts."""
     matrix, x = (torch.randn(4, 4, device=amp.device.torch_device) for _ in range(2))
     _, run = TRANSFORMS[transform]
@@ -110,7 +110,7 @@ def test_transforms_give_what_casts_by_hand_give(amp: Amp, transform: str) -> No
         assert torch.equal(left, right), f"{transform} in a region differs from {transform} of casts by hand"
 
 
-def test_transforms_of_a_module(amp: Amp) -> None:
+def test_transforms_of_a_module(amp: SuiteAmp) -> None:
     """Per-sample gradients: ``vmap`` of ``grad`` of ``functional_call``; their sum is backward's gradient."""
     layer = nn.Sequential(nn.Linear(4, 8, bias=False), nn.Tanh(), nn.Linear(8, 2, bias=False))
     layer.to(amp.device.torch_device)
@@ -132,7 +132,7 @@ def test_transforms_of_a_module(amp: Amp) -> None:
         assert distance <= 4 * amp.precision.u, f"per-sample gradients of {key} sum up to another gradient"
 
 
-def test_forward_ad_has_the_dtype_of_the_primal(amp: Amp) -> None:
+def test_forward_ad_has_the_dtype_of_the_primal(amp: SuiteAmp) -> None:
     """Each operator that is cast casts the tangent, too; the tangent is that of manual casts."""
     x, tangent, weight = (torch.randn(4, 4, device=amp.device.torch_device) for _ in range(3))
     calls: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
@@ -171,7 +171,7 @@ DOUBLE: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
 
 @pytest.mark.parametrize("inside", [False, True], ids=["outside", "inside"])
 @pytest.mark.parametrize("kind", DOUBLE)
-def test_gradients_of_gradients_reach_every_leaf(amp: Amp, kind: str, *, inside: bool) -> None:
+def test_gradients_of_gradients_reach_every_leaf(amp: SuiteAmp, kind: str, *, inside: bool) -> None:
     """Second gradients have the leaves' dtype, and are those of manual casts, wherever the first ones are computed."""
     function = DOUBLE[kind]
 
@@ -205,7 +205,7 @@ def test_gradients_of_gradients_reach_every_leaf(amp: Amp, kind: str, *, inside:
         assert torch.equal(left, right), f"the second gradient of {kind} is not that of casts by hand"
 
 
-def test_a_transform_of_another_region_inside(amp: Amp) -> None:
+def test_a_transform_of_another_region_inside(amp: SuiteAmp) -> None:
     """Use a region of the other dtype, and a disabled region, within a transform within a region."""
     matrix = torch.randn(4, 4, device=amp.device.torch_device)
     observed: list[torch.dtype] = []
@@ -262,7 +262,7 @@ SIBLINGS: dict[str, tuple[tuple[str, ...], Callable[[torch.Tensor, torch.Tensor]
         for key, (retained, _) in SIBLINGS.items()
     ],
 )
-def test_vmap_computes_in_the_same_dtype(amp: Amp, operator: str) -> None:
+def test_vmap_computes_in_the_same_dtype(amp: SuiteAmp, operator: str) -> None:
     matrix, rows = (torch.randn(size, 8, device=amp.device.torch_device) for size in (8, 3))
     _, function = SIBLINGS[operator]
     with amp.autocast():

@@ -9,19 +9,19 @@ from contextlib import asynccontextmanager, contextmanager
 import pytest
 import torch
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 
 from .state import OTHER, State, expect_state, product_dtype
 
 _THREADS_OWN = "no report found: the state is the thread's, not a contextvar, and a suspended {} holds its region on"
 
 
-def _product(amp: Amp) -> torch.dtype:
+def _product(amp: SuiteAmp) -> torch.dtype:
     return product_dtype(amp.device.torch_device)
 
 
 @contextmanager
-def _restored(amp: Amp) -> Iterator[State]:
+def _restored(amp: SuiteAmp) -> Iterator[State]:
     """Restore the state, which a test of a leak would otherwise leave changed."""
     before, default = State.now(amp.device.type), torch.get_autocast_dtype(amp.device.type)
     yield before
@@ -31,7 +31,7 @@ def _restored(amp: Amp) -> Iterator[State]:
 
 
 @pytest.mark.parametrize("ends", ["exhausted", "closed", "dropped", "raised into"])
-def test_a_generators_region_ends_with_it(amp: Amp, ends: str) -> None:
+def test_a_generators_region_ends_with_it(amp: SuiteAmp, ends: str) -> None:
     def generate() -> Generator[torch.dtype]:
         with amp.autocast(dtype=OTHER[amp.dtype], cache_enabled=False):
             yield _product(amp)
@@ -53,7 +53,7 @@ def test_a_generators_region_ends_with_it(amp: Amp, ends: str) -> None:
 
 
 @pytest.mark.xfail(strict=True, reason=_THREADS_OWN.format("generator"))
-def test_a_suspended_generator_leaves_its_consumer_alone(amp: Amp) -> None:
+def test_a_suspended_generator_leaves_its_consumer_alone(amp: SuiteAmp) -> None:
     def generate() -> Generator[int]:
         with amp.autocast():
             yield 1
@@ -67,7 +67,7 @@ def test_a_suspended_generator_leaves_its_consumer_alone(amp: Amp) -> None:
 
 
 @pytest.mark.xfail(strict=True, reason=_THREADS_OWN.format("generator"))
-def test_generators_that_take_turns_leave_the_state_as_it_was(amp: Amp) -> None:
+def test_generators_that_take_turns_leave_the_state_as_it_was(amp: SuiteAmp) -> None:
     """Without nesting, the first one to begin ends first, and restores the state that the other one saw."""
 
     def generate() -> Generator[int]:
@@ -84,7 +84,7 @@ def test_generators_that_take_turns_leave_the_state_as_it_was(amp: Amp) -> None:
     assert after == before
 
 
-def test_a_context_manager_of_ones_own_is_a_region(amp: Amp) -> None:
+def test_a_context_manager_of_ones_own_is_a_region(amp: SuiteAmp) -> None:
     """An asynchronous one, too, and ``yield`` inside ``with`` works there as expected."""
 
     @contextmanager
@@ -108,7 +108,7 @@ def test_a_context_manager_of_ones_own_is_a_region(amp: Amp) -> None:
     assert State.now(amp.device.type) == before
 
 
-def test_a_task_that_waits_for_nothing_is_a_region_like_any(amp: Amp) -> None:
+def test_a_task_that_waits_for_nothing_is_a_region_like_any(amp: SuiteAmp) -> None:
     """Run tasks one after the other, each with its own dtype."""
 
     async def request(dtype: torch.dtype) -> torch.dtype:
@@ -123,7 +123,7 @@ def test_a_task_that_waits_for_nothing_is_a_region_like_any(amp: Amp) -> None:
     assert State.now(amp.device.type) == before
 
 
-def test_a_region_goes_on_after_await(amp: Amp) -> None:
+def test_a_region_goes_on_after_await(amp: SuiteAmp) -> None:
     """A region survives ``await``, as long as no other task enters one meanwhile."""
 
     async def request() -> list[torch.dtype]:
@@ -135,7 +135,7 @@ def test_a_region_goes_on_after_await(amp: Amp) -> None:
     assert asyncio.run(request()) == [amp.dtype] * 2
 
 
-def test_work_handed_to_a_thread_is_outside(amp: Amp) -> None:
+def test_work_handed_to_a_thread_is_outside(amp: SuiteAmp) -> None:
     """``asyncio.to_thread`` copies contextvars, and autocast's state is none."""
 
     async def request() -> list[torch.dtype]:
@@ -146,7 +146,7 @@ def test_work_handed_to_a_thread_is_outside(amp: Amp) -> None:
 
 
 @pytest.mark.xfail(strict=True, reason=_THREADS_OWN.format("task"))
-def test_a_waiting_task_leaves_the_others_alone(amp: Amp) -> None:
+def test_a_waiting_task_leaves_the_others_alone(amp: SuiteAmp) -> None:
     """A handler without a region must compute in float32, in a server whose other handlers await inside a region."""
 
     async def low(entered: asyncio.Event, done: asyncio.Event) -> None:
@@ -170,7 +170,7 @@ def test_a_waiting_task_leaves_the_others_alone(amp: Amp) -> None:
 
 
 @pytest.mark.xfail(strict=True, reason=_THREADS_OWN.format("task"))
-def test_interleaved_tasks_leave_the_state_as_it_was(amp: Amp) -> None:
+def test_interleaved_tasks_leave_the_state_as_it_was(amp: SuiteAmp) -> None:
     async def request(turns: int) -> None:
         with amp.autocast():
             for _ in range(turns):
@@ -185,7 +185,7 @@ def test_interleaved_tasks_leave_the_state_as_it_was(amp: Amp) -> None:
     assert after == before
 
 
-def test_a_decorated_coroutine_function_runs_outside(amp: Amp) -> None:
+def test_a_decorated_coroutine_function_runs_outside(amp: SuiteAmp) -> None:
     """The region is around the call that creates the coroutine, as for generators: today's behaviour."""
 
     @torch.autocast(amp.device.type, amp.dtype)

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 
 pytestmark = pytest.mark.amp(devices=["cuda"])  # a CPU has no graphs to capture
 
@@ -35,25 +35,25 @@ def _captured(
 
 
 @pytest.fixture
-def layer(amp: Amp) -> nn.Linear:
+def layer(amp: SuiteAmp) -> nn.Linear:
     """Return a layer with one weight and no bias."""
     return nn.Linear(64, 32, bias=False).to(amp.device.torch_device)
 
 
 @pytest.fixture
-def batch(amp: Amp) -> torch.Tensor:
+def batch(amp: SuiteAmp) -> torch.Tensor:
     """Return an input of the layer, which graphs read in place."""
     return torch.randn(16, 64, device=amp.device.torch_device)
 
 
-def _by_hand(amp: Amp, layer: nn.Linear, batch: torch.Tensor) -> torch.Tensor:
+def _by_hand(amp: SuiteAmp, layer: nn.Linear, batch: torch.Tensor) -> torch.Tensor:
     with torch.no_grad():
         return functional.linear(batch.to(amp.dtype), layer.weight.to(amp.dtype))
 
 
 @pytest.mark.parametrize("cache", [True, False], ids=["cache", "no cache"])
 def test_a_region_inside_a_capture_casts_at_each_replay(
-    amp: Amp, layer: nn.Linear, batch: torch.Tensor, *, cache: bool
+    amp: SuiteAmp, layer: nn.Linear, batch: torch.Tensor, *, cache: bool
 ) -> None:
     """The cast is part of the graph: a changed weight is read again."""
 
@@ -78,7 +78,7 @@ def test_a_region_inside_a_capture_casts_at_each_replay(
     ids=["cache", "no cache"],
 )
 def test_a_capture_inside_a_region_casts_at_each_replay(
-    amp: Amp, layer: nn.Linear, batch: torch.Tensor, *, cache: bool
+    amp: SuiteAmp, layer: nn.Linear, batch: torch.Tensor, *, cache: bool
 ) -> None:
     """With the cache every replay would use a copy that was made before."""
 
@@ -98,7 +98,7 @@ def test_a_capture_inside_a_region_casts_at_each_replay(
     [pytest.param(True, marks=pytest.mark.xfail(strict=True, reason=_OUTSIDE)), False],
     ids=["cache", "no cache"],
 )
-def test_a_region_goes_on_after_a_capture(amp: Amp, layer: nn.Linear, batch: torch.Tensor, *, cache: bool) -> None:
+def test_a_region_goes_on_after_a_capture(amp: SuiteAmp, layer: nn.Linear, batch: torch.Tensor, *, cache: bool) -> None:
     """Captured operators do not run: a copy from the capture has no values until the graph is replayed."""
 
     def warm_up() -> torch.Tensor:
@@ -110,19 +110,19 @@ def test_a_region_goes_on_after_a_capture(amp: Amp, layer: nn.Linear, batch: tor
     assert torch.equal(actual, _by_hand(amp, layer, batch))
 
 
-def test_make_graphed_callables_refuses_the_cache(amp: Amp, layer: nn.Linear, batch: torch.Tensor) -> None:
+def test_make_graphed_callables_refuses_the_cache(amp: SuiteAmp, layer: nn.Linear, batch: torch.Tensor) -> None:
     """Refuse with a message that says what to do (torch/cuda/graphs.py)."""
     with amp.autocast(), pytest.raises(RuntimeError, match="cache_enabled=False"):
         torch.cuda.make_graphed_callables(layer, (batch,))
 
 
-def _model(amp: Amp) -> nn.Module:
+def _model(amp: SuiteAmp) -> nn.Module:
     torch.manual_seed(amp.config.seed)
     return nn.Sequential(nn.Linear(64, 64), nn.LayerNorm(64), nn.GELU(), nn.Linear(64, 8)).to(amp.device.torch_device)
 
 
 def _trained(
-    amp: Amp, model: nn.Module, forward: Callable[[torch.Tensor], torch.Tensor], batch: torch.Tensor
+    amp: SuiteAmp, model: nn.Module, forward: Callable[[torch.Tensor], torch.Tensor], batch: torch.Tensor
 ) -> list[float]:
     """Train five steps; return the losses."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -138,7 +138,7 @@ def _trained(
 
 
 @pytest.mark.filterwarnings("ignore:The AccumulateGrad node's stream does not match")
-def test_a_graphed_model_trains_as_the_eager_one(amp: Amp, batch: torch.Tensor) -> None:
+def test_a_graphed_model_trains_as_the_eager_one(amp: SuiteAmp, batch: torch.Tensor) -> None:
     """``make_graphed_callables`` in a region without cache: five steps, the same losses and weights."""
     eager = _model(amp)
     model = copy.deepcopy(eager)
@@ -151,7 +151,7 @@ def test_a_graphed_model_trains_as_the_eager_one(amp: Amp, batch: torch.Tensor) 
         assert torch.equal(left, right)
 
 
-def test_a_captured_step_trains_as_the_eager_one(amp: Amp, batch: torch.Tensor) -> None:
+def test_a_captured_step_trains_as_the_eager_one(amp: SuiteAmp, batch: torch.Tensor) -> None:
     """Capture forward, backward and the optimizer in one graph, with the region and its cache inside."""
     eager = _model(amp)
     model = copy.deepcopy(eager)

@@ -10,48 +10,48 @@ import torch
 from torch import Tensor
 from torch.nn.attention import flex_attention
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.numerics import relative_error
 from pytest_amp.precision import dtype_name
 
 from .state import OTHER
 
 
-def _tensors(amp: Amp, *shapes: tuple[int, ...]) -> list[Tensor]:
+def _tensors(amp: SuiteAmp, *shapes: tuple[int, ...]) -> list[Tensor]:
     return [torch.randn(shape).to(amp.device.torch_device) for shape in shapes]
 
 
-def _cond(amp: Amp) -> Tensor:
+def _cond(amp: SuiteAmp) -> Tensor:
     x, weight = _tensors(amp, (4, 8), (8, 8))
     result: Tensor = torch.cond(torch.tensor(True), lambda a, b: a @ b, lambda a, b: a @ b.T, (x, weight))  # noqa: FBT003
     return result
 
 
-def _flex(amp: Amp) -> Tensor:
+def _flex(amp: SuiteAmp) -> Tensor:
     flex: Any = flex_attention
     result: Tensor = flex.flex_attention(*_tensors(amp, *((1, 2, 8, 16),) * 3))
     return result
 
 
-def _chunks(amp: Amp) -> Tensor:
+def _chunks(amp: SuiteAmp) -> Tensor:
     x, weight = _tensors(amp, (6, 4, 8), (8, 8))
     result: Tensor = torch.func.vmap(lambda row: torch.mm(row, weight), chunk_size=2)(x)
     return result
 
 
-def _vmap_over_columns(amp: Amp) -> Tensor:
+def _vmap_over_columns(amp: SuiteAmp) -> Tensor:
     x, weight = _tensors(amp, (4, 6, 8), (8, 8))
     result: Tensor = torch.func.vmap(lambda row: torch.mm(row, weight), in_dims=1, out_dims=2)(x)
     return result
 
 
-def _fork(amp: Amp) -> Tensor:
+def _fork(amp: SuiteAmp) -> Tensor:
     future: Any = torch.jit.fork(torch.mm, *_tensors(amp, (4, 8), (8, 8)))
     result: Tensor = torch.jit.wait(future)
     return result
 
 
-def _future(amp: Amp) -> Tensor:
+def _future(amp: SuiteAmp) -> Tensor:
     """Run a callback of a future, which is complete here."""
     future: Any = torch.futures.Future()
     future.set_result(_tensors(amp, (4, 8), (8, 8)))
@@ -60,7 +60,7 @@ def _future(amp: Amp) -> Tensor:
 
 
 #: Each returns a product of its function, which is low-precision in a region.
-CALLS: dict[str, Callable[[Amp], Tensor]] = {
+CALLS: dict[str, Callable[[SuiteAmp], Tensor]] = {
     "torch.cond": _cond,
     "flex_attention": _flex,
     "vmap in chunks": _chunks,
@@ -73,7 +73,7 @@ CALLS: dict[str, Callable[[Amp], Tensor]] = {
 @pytest.mark.filterwarnings("ignore:.*flex_attention", "ignore:.*torch.jit:DeprecationWarning")
 @pytest.mark.parametrize("region", ["on", "other dtype", "off", "none"])
 @pytest.mark.parametrize("call", CALLS)
-def test_what_it_calls_is_in_the_region(amp: Amp, call: str, region: str) -> None:
+def test_what_it_calls_is_in_the_region(amp: SuiteAmp, call: str, region: str) -> None:
     """Results have the region's dtype, and are as near float32 as its rounding."""
     torch.manual_seed(amp.config.seed)
     plain = CALLS[call](amp)
@@ -93,7 +93,7 @@ def test_what_it_calls_is_in_the_region(amp: Amp, call: str, region: str) -> Non
     assert error > 0 or not low, "nothing was rounded"
 
 
-def test_a_batch_of_gradients_is_its_gradients(amp: Amp) -> None:
+def test_a_batch_of_gradients_is_its_gradients(amp: SuiteAmp) -> None:
     """``is_grads_batched`` is, row for row, one backward pass each, in float32 beyond the low dtype."""
     device = amp.device.torch_device
     x, weight = (tensor.requires_grad_() for tensor in _tensors(amp, (5, 24), (16, 24)))

@@ -8,7 +8,7 @@ import pickle
 import pytest
 import torch
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.failure import AmpFailure
 from pytest_amp.precision import dtype_name
 
@@ -33,7 +33,7 @@ def _changed(before: dict[str, tuple[torch.dtype, int, int, torch.Tensor]], now:
     return changed
 
 
-def test_parameters_are_left_alone(amp: Amp) -> None:
+def test_parameters_are_left_alone(amp: SuiteAmp) -> None:
     """dtype, identity, storage and values are the same after forward and backward, also of frozen and tied ones."""
     model, batch = small(amp)
     before = _bits(dict(model.named_parameters()))
@@ -49,7 +49,7 @@ def test_parameters_are_left_alone(amp: Amp) -> None:
         )
 
 
-def test_buffers_are_left_alone(amp: Amp) -> None:
+def test_buffers_are_left_alone(amp: SuiteAmp) -> None:
     """A constant keeps its bits; statistics are updated in place, in float32."""
     model, batch = small(amp)
     constant, norm = _bits({"constant": model.constant}), model.norm
@@ -66,7 +66,7 @@ def test_buffers_are_left_alone(amp: Amp) -> None:
     amp.observe("buffers", [f"{key} {dtype}" for key, dtype in sorted(dtypes.items())], kind="dtype")
 
 
-def test_inputs_are_left_alone(amp: Amp) -> None:
+def test_inputs_are_left_alone(amp: SuiteAmp) -> None:
     model, batch = small(amp)
     batch.requires_grad_()
     before = _bits({"batch": batch})
@@ -78,7 +78,7 @@ def test_inputs_are_left_alone(amp: Amp) -> None:
     assert batch.grad.dtype is torch.float32
 
 
-def test_every_parameter_gets_a_gradient_of_its_own_dtype(amp: Amp) -> None:
+def test_every_parameter_gets_a_gradient_of_its_own_dtype(amp: SuiteAmp) -> None:
     """Gradients are non-zero where float32's are (NVIDIA/TransformerEngine#70: casts that lose their history)."""
     model, batch = small(amp)
     loss_of(model, batch).backward()
@@ -107,7 +107,7 @@ def test_every_parameter_gets_a_gradient_of_its_own_dtype(amp: Amp) -> None:
         )
 
 
-def test_low_parameters_stay_low(amp: Amp) -> None:
+def test_low_parameters_stay_low(amp: SuiteAmp) -> None:
     """A model in a low dtype is not made float32, and its gradients have its dtype."""
     layer = torch.nn.Linear(4, 4).to(amp.device.torch_device, amp.dtype)
     batch = torch.randn(2, 4, device=amp.device.torch_device)
@@ -121,7 +121,7 @@ def test_low_parameters_stay_low(amp: Amp) -> None:
 
 
 @pytest.mark.parametrize("copied", ["deepcopy", "pickle", "state_dict"])
-def test_a_copy_made_inside_a_region_is_exact(amp: Amp, copied: str) -> None:
+def test_a_copy_made_inside_a_region_is_exact(amp: SuiteAmp, copied: str) -> None:
     """A model that is saved or copied inside a region has its float32 parameters, not the cached casts."""
     model, batch = small(amp)
     with amp.autocast():
@@ -139,7 +139,7 @@ def test_a_copy_made_inside_a_region_is_exact(amp: Amp, copied: str) -> None:
         assert torch.equal(value, expected[key]), f"{key} was copied with other values"
 
 
-def test_an_optimizer_step_inside_a_region_is_a_float32_step(amp: Amp) -> None:
+def test_an_optimizer_step_inside_a_region_is_a_float32_step(amp: SuiteAmp) -> None:
     """No operator of an optimizer is on a cast list: the step has the bits of one outside."""
     results = []
     for inside in (False, True):

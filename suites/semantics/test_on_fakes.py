@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.run.targets import Target
 from pytest_amp.torch_private import recorded_calls
 
@@ -21,13 +21,13 @@ pytestmark = pytest.mark.amp(fake=True)
 
 
 @contextmanager
-def _suspended(amp: Amp, dtype: torch.dtype) -> Iterator[None]:
+def _suspended(amp: SuiteAmp, dtype: torch.dtype) -> Iterator[None]:
     """Open a region in a generator, as a context manager of a project may."""
     with amp.autocast(dtype=dtype):
         yield
 
 
-def test_a_generator_of_regions_nests(amp: Amp) -> None:
+def test_a_generator_of_regions_nests(amp: SuiteAmp) -> None:
     """Enter in the order of ``with``: products follow the innermost, and each exit restores the previous state."""
     with amp.device.tensors():
         actual = [product_dtype(amp.device.torch_device)]
@@ -58,7 +58,7 @@ def _regions_and_casts(target: Target) -> Iterator[object]:
 
 @pytest.mark.amp_parametrize("region_and_cast", _regions_and_casts)
 def test_custom_functions_see_the_region_of_their_device(
-    amp: Amp, region_and_cast: tuple[str, torch.dtype | None]
+    amp: SuiteAmp, region_and_cast: tuple[str, torch.dtype | None]
 ) -> None:
     """``cast_inputs`` in a region that is on casts, and disables it inside; else nothing changes."""
     region, cast_inputs = region_and_cast
@@ -89,7 +89,7 @@ def test_custom_functions_see_the_region_of_their_device(
 
 
 @REGISTER_AUTOCAST
-def test_a_rule_of_an_extension_is_its_devices(amp: Amp) -> None:
+def test_a_rule_of_an_extension_is_its_devices(amp: SuiteAmp) -> None:
     """A rule casts on its device, and on no other.
 
     Releases up to 2.11 accept rules for the CPU and CUDA only. MTIA can have none (no report found):
@@ -120,7 +120,7 @@ def test_a_rule_of_an_extension_is_its_devices(amp: Amp) -> None:
 
 
 @pytest.mark.parametrize("cache", [True, False], ids=["cache", "no cache"])
-def test_what_needs_no_gradient_is_cast_at_each_use(amp: Amp, *, cache: bool) -> None:
+def test_what_needs_no_gradient_is_cast_at_each_use(amp: SuiteAmp, *, cache: bool) -> None:
     """A frozen weight is never in the cache; a low-precision result is not cast."""
     with amp.device.tensors():
         weight = torch.ones(7, 5, device=amp.device.torch_device)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.extras import imported
 
 from .releases import HISTORY_KEPT
@@ -25,18 +25,18 @@ def _programs() -> ModuleType:
     return imported("pytest_amp.semantics.programs", what="random programs cannot be drawn", extra="suites")
 
 
-def _plan(amp: Amp) -> Plan:
+def _plan(amp: SuiteAmp) -> Plan:
     other_kinds = [kind for kind in ("cuda", "xpu") if torch.amp.is_autocast_available(kind)]
     plan: Plan = _programs().plan_for(amp.device.type, tuple(other_kinds), history_kept=HISTORY_KEPT)
     return plan
 
 
-def _number(amp: Amp) -> int:
+def _number(amp: SuiteAmp) -> int:
     """Return different programs for each seed and dtype, though each uses both dtypes."""
     return amp.config.seed * 32 + (16 if amp.precision.name == "fp16" else 0)
 
 
-def test_random_programs_agree_with_the_model(amp: Amp) -> None:
+def test_random_programs_agree_with_the_model(amp: SuiteAmp) -> None:
     """Compare enabled flags, dtypes, cache, nesting depth; casts, dtypes, bits and history of products."""
     programs = _programs()
     plan, steps = _plan(amp), programs.STEPS
@@ -48,5 +48,5 @@ def test_random_programs_agree_with_the_model(amp: Amp) -> None:
 
 
 @pytest.mark.amp_long
-def test_thousands_of_random_programs_agree_with_the_model(amp: Amp) -> None:
+def test_thousands_of_random_programs_agree_with_the_model(amp: SuiteAmp) -> None:
     _programs().run(_plan(amp), programs=2000, steps=50, number=_number(amp) + 8)

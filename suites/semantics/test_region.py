@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.failure import AmpFailure
 from pytest_amp.precision import dtype_name
 
@@ -30,7 +30,7 @@ NESTINGS = (
 )
 
 
-def _walk(amp: Amp, switches: Sequence[str]) -> list[torch.dtype]:
+def _walk(amp: SuiteAmp, switches: Sequence[str]) -> list[torch.dtype]:
     """Return the dtypes of a product at each region's entry, and again at its exit."""
     here = product_dtype(amp.device.torch_device)
     if not switches:
@@ -43,7 +43,7 @@ def _walk(amp: Amp, switches: Sequence[str]) -> list[torch.dtype]:
 
 @pytest.mark.amp(fake=True)
 @pytest.mark.parametrize("nesting", NESTINGS)
-def test_the_innermost_region_decides(amp: Amp, nesting: str) -> None:
+def test_the_innermost_region_decides(amp: SuiteAmp, nesting: str) -> None:
     switches = nesting.split(".")
     means = {"on": amp.dtype, "off": torch.float32, "other": OTHER[amp.dtype]}
     way_in = [torch.float32, *(means[switch] for switch in switches)]
@@ -62,7 +62,7 @@ def test_the_innermost_region_decides(amp: Amp, nesting: str) -> None:
 
 
 @pytest.mark.amp(fake=True)
-def test_a_disabled_region_keeps_low_arguments_low(amp: Amp) -> None:
+def test_a_disabled_region_keeps_low_arguments_low(amp: SuiteAmp) -> None:
     """A disabled region casts nothing, in neither direction: results of the outer region stay unchanged."""
     with amp.device.tensors(), amp.autocast():
         low = torch.ones(4, 4, device=amp.device.torch_device).to(amp.dtype)
@@ -73,7 +73,7 @@ def test_a_disabled_region_keeps_low_arguments_low(amp: Amp) -> None:
 
 
 @pytest.mark.amp(fake=True)
-def test_mixed_arguments_are_cast_to_the_region(amp: Amp) -> None:
+def test_mixed_arguments_are_cast_to_the_region(amp: SuiteAmp) -> None:
     with amp.device.tensors(), amp.autocast():
         wide = torch.ones(4, 4, device=amp.device.torch_device)
         actual = torch.mm(wide, wide.to(amp.dtype)).dtype
@@ -81,7 +81,7 @@ def test_mixed_arguments_are_cast_to_the_region(amp: Amp) -> None:
 
 
 @pytest.mark.parametrize("form", ["out", "in place"])
-def test_a_result_that_has_a_place_keeps_its_dtype(amp: Amp, form: str) -> None:
+def test_a_result_that_has_a_place_keeps_its_dtype(amp: SuiteAmp, form: str) -> None:
     """``out=`` and in-place variants are not autocast (torch's autocast op reference)."""
     matrix = torch.randn(4, 4, device=amp.device.torch_device)
     exact = torch.mm(matrix, matrix)
@@ -94,7 +94,7 @@ def test_a_result_that_has_a_place_keeps_its_dtype(amp: Amp, form: str) -> None:
     assert torch.allclose(result, exact, rtol=0, atol=1e-5), f"the {form} product was rounded on the way"
 
 
-def test_products_equal_hand_cast_ones(amp: Amp) -> None:
+def test_products_equal_hand_cast_ones(amp: SuiteAmp) -> None:
     """Nothing but the casts differs: products have the bits of manual casts, and of float32 when off."""
     left, right = (torch.randn(16, 16, device=amp.device.torch_device) for _ in range(2))
     exact, rounded = torch.mm(left, right), torch.mm(left.to(amp.dtype), right.to(amp.dtype))
@@ -108,7 +108,7 @@ def test_products_equal_hand_cast_ones(amp: Amp) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.complex64], ids=dtype_name)
-def test_other_dtypes_pass_through(amp: Amp, dtype: torch.dtype) -> None:
+def test_other_dtypes_pass_through(amp: SuiteAmp, dtype: torch.dtype) -> None:
     """Only float32 and the autocast dtypes are cast, never float64 or complex values."""
     if amp.device.type == "mps" and dtype is torch.float64:
         pytest.skip("MPS has no float64")
@@ -120,7 +120,7 @@ def test_other_dtypes_pass_through(amp: Amp, dtype: torch.dtype) -> None:
     assert torch.equal(inside, outside)
 
 
-def test_an_integer_model_computes_the_same(amp: Amp) -> None:
+def test_an_integer_model_computes_the_same(amp: SuiteAmp) -> None:
     """Indexing, counting and sorting have nothing to cast."""
     device = amp.device.torch_device
     table, expected = torch.arange(40, device=device).reshape(10, 4), torch.tensor([7, 7, 0, 3], device=device)
@@ -137,7 +137,7 @@ def test_an_integer_model_computes_the_same(amp: Amp) -> None:
         assert torch.equal(left, right)
 
 
-def test_random_numbers_are_the_same(amp: Amp) -> None:
+def test_random_numbers_are_the_same(amp: SuiteAmp) -> None:
     """A region draws the same random values as float32 does; entering it draws none."""
     device = amp.device.torch_device
 
@@ -163,7 +163,7 @@ def test_random_numbers_are_the_same(amp: Amp) -> None:
         assert torch.equal(left, right), f"{what} draws other numbers in a region"
 
 
-def test_a_dropout_mask_is_that_of_the_dtype_it_meets(amp: Amp) -> None:
+def test_a_dropout_mask_is_that_of_the_dtype_it_meets(amp: SuiteAmp) -> None:
     """Dropout drops the same elements of an autocast product as of a product of manual casts."""
     matrix = torch.randn(16, 16, device=amp.device.torch_device)
     low = matrix.to(amp.dtype)
@@ -175,7 +175,7 @@ def test_a_dropout_mask_is_that_of_the_dtype_it_meets(amp: Amp) -> None:
     assert torch.equal(autocast, by_hand)
 
 
-def test_inference_mode_computes_what_no_grad_computes(amp: Amp) -> None:
+def test_inference_mode_computes_what_no_grad_computes(amp: SuiteAmp) -> None:
     layer = torch.nn.Linear(8, 8).to(amp.device.torch_device)
     batch = torch.randn(4, 8, device=amp.device.torch_device)
     with torch.no_grad(), amp.autocast():

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.devices import FAKE_TYPES, DeviceKind
 
 from .releases import RELEASE
@@ -39,12 +39,12 @@ class Interrupted(Exception):
     """Raised by the tests inside regions."""
 
 
-def _switches_itself_off(amp: Amp) -> bool:
+def _switches_itself_off(amp: SuiteAmp) -> bool:
     """``torch.autocast("cuda")`` asks whether there is CUDA, and is a disabled region where there is none."""
     return amp.device.type == "cuda" and not torch.cuda.is_available()
 
 
-def _region(amp: Amp, kind: str, dtype: torch.dtype | None) -> torch.autocast:
+def _region(amp: SuiteAmp, kind: str, dtype: torch.dtype | None) -> torch.autocast:
     if amp.device.kind is DeviceKind.FAKE and amp.device.type == "mps" and RELEASE < (2, 10):
         pytest.skip("up to torch 2.9 the class asks macOS for its version, which there is none of here")
     region: Any = torch.autocast
@@ -54,7 +54,7 @@ def _region(amp: Amp, kind: str, dtype: torch.dtype | None) -> torch.autocast:
     return result
 
 
-def _inside(amp: Amp, kind: str, dtype: torch.dtype, before: State) -> State:
+def _inside(amp: SuiteAmp, kind: str, dtype: torch.dtype, before: State) -> State:
     keywords = KEYWORDS[kind]
     enabled = keywords.get("enabled", True) and not _switches_itself_off(amp)
     return State(enabled, dtype, keywords.get("cache_enabled", before.cache), before.depth + 1)
@@ -62,7 +62,7 @@ def _inside(amp: Amp, kind: str, dtype: torch.dtype, before: State) -> State:
 
 @EACH
 @pytest.mark.parametrize("ends", ["leaves", "raises"])
-def test_it_sets_the_state_and_restores_it(amp: Amp, kind: str, ends: str) -> None:
+def test_it_sets_the_state_and_restores_it(amp: SuiteAmp, kind: str, ends: str) -> None:
     before, observed = State.now(amp.device.type), []
     other = OTHER[before.dtype]  # what is left behind of the current dtype nobody sees
     with contextlib.suppress(Interrupted), _region(amp, kind, other):
@@ -77,7 +77,7 @@ def test_it_sets_the_state_and_restores_it(amp: Amp, kind: str, ends: str) -> No
 
 @EACH
 @pytest.mark.parametrize("outer", ["on", "off", "other dtype", "no cache"])
-def test_it_nests_in_any_region(amp: Amp, outer: str, kind: str) -> None:
+def test_it_nests_in_any_region(amp: SuiteAmp, outer: str, kind: str) -> None:
     """Whatever was set around it: products follow it inside, and the outer region after it."""
     keywords: dict[str, Any] = {
         "on": {},
@@ -97,7 +97,7 @@ def test_it_nests_in_any_region(amp: Amp, outer: str, kind: str) -> None:
 
 
 @EACH
-def test_its_decorator_is_a_region(amp: Amp, kind: str) -> None:
+def test_its_decorator_is_a_region(amp: SuiteAmp, kind: str) -> None:
     """Around each call, with every argument of its own; the function keeps its name and its documentation."""
     observed: list[State] = []
 
@@ -118,7 +118,7 @@ def test_its_decorator_is_a_region(amp: Amp, kind: str) -> None:
 
 
 @pytest.mark.skipif(RELEASE < (2, 9), reason="__enter__ returns nothing in torch 2.6")
-def test_as_gives_the_region(amp: Amp) -> None:
+def test_as_gives_the_region(amp: SuiteAmp) -> None:
     region = _region(amp, "plain", amp.dtype)
     with region as entered:
         assert entered is region
@@ -134,7 +134,7 @@ def _exceptions() -> Iterator[type[BaseException]]:
                 yield kind
 
 
-def test_an_exception_is_never_swallowed(amp: Amp) -> None:
+def test_an_exception_is_never_swallowed(amp: SuiteAmp) -> None:
     """Of any kind: ``__exit__`` returns nothing true."""
     for kind in _exceptions():
         with pytest.raises(kind), _region(amp, "plain", amp.dtype):
@@ -150,7 +150,7 @@ COPIES: dict[str, Callable[[Any], Any]] = {
 
 @EACH
 @pytest.mark.parametrize("way", COPIES)
-def test_a_copy_is_the_region_that_it_was_made_of(amp: Amp, way: str, kind: str) -> None:
+def test_a_copy_is_the_region_that_it_was_made_of(amp: SuiteAmp, way: str, kind: str) -> None:
     """As of a model that keeps its region and is copied, or sent to a worker."""
     before, other = State.now(amp.device.type), OTHER[amp.dtype]
     result = COPIES[way](_region(amp, kind, other))
@@ -164,7 +164,7 @@ def test_a_copy_is_the_region_that_it_was_made_of(amp: Amp, way: str, kind: str)
 
 
 @pytest.mark.parametrize("ends", ["leaves", "raises"])
-def test_a_region_that_was_left_is_let_go(amp: Amp, ends: str) -> None:
+def test_a_region_that_was_left_is_let_go(amp: SuiteAmp, ends: str) -> None:
     """A loop makes one in each step: nothing keeps them."""
     left = []
     for _ in range(3):
@@ -191,7 +191,7 @@ def _restored(kinds: list[str]) -> Iterator[None]:
 
 @pytest.mark.parametrize("found", ["a setter", "a region"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bf16", "fp16"])
-def test_without_a_dtype_it_has_the_current_one(amp: Amp, dtype: torch.dtype, found: str) -> None:
+def test_without_a_dtype_it_has_the_current_one(amp: SuiteAmp, dtype: torch.dtype, found: str) -> None:
     """``torch.autocast("cuda")`` keeps what ``set_autocast_dtype`` or the region around it says, whichever that is."""
     with _restored([amp.device.type]), contextlib.ExitStack() as around:
         if found == "a setter":
@@ -208,7 +208,7 @@ def test_without_a_dtype_it_has_the_current_one(amp: Amp, dtype: torch.dtype, fo
 
 
 @pytest.mark.parametrize("setter", ["enabled", "dtype"])
-def test_a_setter_sets_one_device_type(amp: Amp, setter: str) -> None:
+def test_a_setter_sets_one_device_type(amp: SuiteAmp, setter: str) -> None:
     """``torch.set_autocast_enabled`` and ``set_autocast_dtype``, which every region is made of."""
     kinds = [kind for kind in ("cpu", *FAKE_TYPES) if torch.amp.is_autocast_available(kind)]
 

@@ -10,14 +10,14 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.devices import FAKE_TYPES
 from pytest_amp.precision import dtype_name
 
 from .state import OTHER, State, expect_dtype, expect_state, product_dtype
 
 #: Ways to enter a region, as functions of the fixture.
-REGIONS: dict[str, Callable[[Amp], contextlib.AbstractContextManager[None]]] = {
+REGIONS: dict[str, Callable[[SuiteAmp], contextlib.AbstractContextManager[None]]] = {
     "plain": lambda amp: amp.autocast(),
     "disabled": lambda amp: amp.autocast(enabled=False),
     "no cache": lambda amp: amp.autocast(cache_enabled=False),
@@ -30,14 +30,14 @@ class Interrupted(Exception):
     """Raised by the tests inside regions."""
 
 
-def _inside(amp: Amp, region: str, before: State) -> State:
+def _inside(amp: SuiteAmp, region: str, before: State) -> State:
     dtype = OTHER[amp.dtype] if region == "other dtype" else amp.dtype
     return State(ENABLED[region], dtype, region != "no cache", before.depth + 1)
 
 
 @pytest.mark.amp(fake=True)
 @pytest.mark.parametrize("region", REGIONS)
-def test_queries_answer_what_the_region_says(amp: Amp, region: str) -> None:
+def test_queries_answer_what_the_region_says(amp: SuiteAmp, region: str) -> None:
     """``is_autocast_enabled(device)``, ``get_autocast_dtype(device)``, ``is_autocast_cache_enabled()``, nesting."""
     before = State.now(amp.device.type)
     with REGIONS[region](amp):
@@ -53,7 +53,7 @@ def test_queries_answer_what_the_region_says(amp: Amp, region: str) -> None:
 @pytest.mark.amp(fake=True)
 @pytest.mark.parametrize("ends", ["leaves", "raises"])
 @pytest.mark.parametrize("region", REGIONS)
-def test_exit_restores_the_state(amp: Amp, region: str, ends: str) -> None:
+def test_exit_restores_the_state(amp: SuiteAmp, region: str, ends: str) -> None:
     before = State.now(amp.device.type)
     with contextlib.suppress(Interrupted), REGIONS[region](amp):
         if ends == "raises":
@@ -68,7 +68,7 @@ def test_exit_restores_the_state(amp: Amp, region: str, ends: str) -> None:
 @pytest.mark.amp(fake=True)
 @pytest.mark.parametrize("inner", REGIONS)
 @pytest.mark.parametrize("outer", REGIONS)
-def test_exit_restores_the_outer_region(amp: Amp, outer: str, inner: str) -> None:
+def test_exit_restores_the_outer_region(amp: SuiteAmp, outer: str, inner: str) -> None:
     """Exit restores the state of the outer region, not the defaults; also when the inner one raises."""
     with REGIONS[outer](amp):
         before = State.now(amp.device.type)
@@ -85,7 +85,7 @@ def test_exit_restores_the_outer_region(amp: Amp, outer: str, inner: str) -> Non
 
 @pytest.mark.amp(fake=True)
 @pytest.mark.parametrize("kind", [Interrupted, KeyboardInterrupt, SystemExit, GeneratorExit, StopIteration])
-def test_an_exception_through_three_regions_restores_each(amp: Amp, kind: type[BaseException]) -> None:
+def test_an_exception_through_three_regions_restores_each(amp: SuiteAmp, kind: type[BaseException]) -> None:
     before, on_the_way = State.now(amp.device.type), []
     try:
         with amp.autocast():
@@ -102,7 +102,7 @@ def test_an_exception_through_three_regions_restores_each(amp: Amp, kind: type[B
 
 
 @pytest.mark.amp(fake=True)
-def test_exit_restores_what_was_set_by_hand(amp: Amp) -> None:
+def test_exit_restores_what_was_set_by_hand(amp: SuiteAmp) -> None:
     """State that was set without a region is restored, too."""
     device_type = amp.device.type
     default = torch.get_autocast_dtype(device_type)
@@ -121,7 +121,7 @@ def test_exit_restores_what_was_set_by_hand(amp: Amp) -> None:
 
 
 @pytest.mark.amp(fake=True)
-def test_a_region_touches_no_other_device_type(amp: Amp) -> None:
+def test_a_region_touches_no_other_device_type(amp: SuiteAmp) -> None:
     supported = [kind for kind in ("cpu", *FAKE_TYPES) if torch.amp.is_autocast_available(kind)]
     assert amp.device.type in supported
     before = _states(supported, amp.device.type)
@@ -136,7 +136,7 @@ def _states(types: list[str], but: str) -> dict[str, tuple[bool, torch.dtype]]:
 
 
 @pytest.mark.amp(fake=True)
-def test_the_query_without_a_device_means_cuda(amp: Amp) -> None:
+def test_the_query_without_a_device_means_cuda(amp: SuiteAmp) -> None:
     """``torch.is_autocast_enabled()`` is about CUDA alone, on every device (pytorch/pytorch#110966)."""
     assert not torch.is_autocast_enabled()
     with amp.autocast():
@@ -147,7 +147,7 @@ def test_the_query_without_a_device_means_cuda(amp: Amp) -> None:
 
 
 @pytest.mark.amp(fake=True)
-def test_the_default_dtype_is_documented(amp: Amp) -> None:
+def test_the_default_dtype_is_documented(amp: SuiteAmp) -> None:
     """bfloat16 on the CPU, float16 on the accelerators (docstring of ``torch.autocast``)."""
     expected = torch.bfloat16 if amp.device.type == "cpu" else torch.float16
     if amp.device.type in ("cpu", *FAKE_TYPES):
@@ -155,7 +155,7 @@ def test_the_default_dtype_is_documented(amp: Amp) -> None:
         expect_dtype(amp, "default autocast dtype", actual, expected, likely="the back end's default changed")
 
 
-def test_a_region_without_a_dtype_takes_the_current_one(amp: Amp) -> None:
+def test_a_region_without_a_dtype_takes_the_current_one(amp: SuiteAmp) -> None:
     """Use the default outside, and the dtype that ``torch.set_autocast_dtype`` or an outer region set."""
     device_type = amp.device.type
     default = torch.get_autocast_dtype(device_type)
@@ -173,14 +173,14 @@ AVAILABLE = ("cpu", "cuda", "xpu", "mps", "ipu", "hpu", "xla")
 
 
 @pytest.mark.amp(fake=True)
-def test_autocast_is_available(amp: Amp) -> None:
+def test_autocast_is_available(amp: SuiteAmp) -> None:
     """Each device type with autocast is available: tests of several devices leave out unavailable ones."""
     lacking = [kind for kind in (*AVAILABLE, amp.device.type) if not torch.amp.is_autocast_available(kind)]
     expect_state(amp, "that is said not to be there", lacking, [], likely="a device type has lost its autocast")
     assert not torch.amp.is_autocast_available("meta"), "meta tensors have autocast rules now"
 
 
-def test_a_device_type_without_autocast_is_refused(amp: Amp) -> None:
+def test_a_device_type_without_autocast_is_refused(amp: SuiteAmp) -> None:
     with pytest.raises(RuntimeError, match="unsupported autocast device_type 'meta'"):
         torch.autocast("meta", amp.dtype)
     with pytest.raises(RuntimeError, match="Expected one of cpu"):
@@ -193,7 +193,7 @@ def test_a_device_type_without_autocast_is_refused(amp: Amp) -> None:
     xfail={"cuda": "torch.autocast checks the dtype on every device but CUDA (torch/amp/autocast_mode.py, __init__)"}
 )
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.int32], ids=dtype_name)
-def test_a_dtype_that_is_no_autocast_dtype_disables_the_region(amp: Amp, dtype: torch.dtype) -> None:
+def test_a_dtype_that_is_no_autocast_dtype_disables_the_region(amp: SuiteAmp, dtype: torch.dtype) -> None:
     """The region warns and lists the dtypes that the device supports."""
     with pytest.warns(UserWarning, match="(?s)target dtype is not supported. Disabling autocast.*bfloat16"):
         region = torch.autocast(amp.device.type, dtype)
@@ -204,7 +204,7 @@ def test_a_dtype_that_is_no_autocast_dtype_disables_the_region(amp: Amp, dtype: 
     assert State.now(amp.device.type) == before
 
 
-def test_entering_warns_of_nothing(amp: Amp) -> None:
+def test_entering_warns_of_nothing(amp: SuiteAmp) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with torch.autocast(amp.device.type, amp.dtype), torch.autocast(amp.device.type, enabled=False):
@@ -212,7 +212,7 @@ def test_entering_warns_of_nothing(amp: Amp) -> None:
 
 
 @pytest.mark.amp(fake=True)
-def test_a_new_thread_does_not_inherit_the_region(amp: Amp) -> None:
+def test_a_new_thread_does_not_inherit_the_region(amp: SuiteAmp) -> None:
     """State is thread-local (docstring of ``torch.autocast``): a thread starts with the defaults."""
     observed: list[State] = []
 
@@ -228,7 +228,7 @@ def test_a_new_thread_does_not_inherit_the_region(amp: Amp) -> None:
     expect_state(amp, "of a thread started in a region", inside, outside, likely=likely)
 
 
-def test_a_new_thread_computes_in_float32(amp: Amp) -> None:
+def test_a_new_thread_computes_in_float32(amp: SuiteAmp) -> None:
     """A thread that enters a region itself computes in that region's dtype."""
     observed: list[torch.dtype] = []
 
@@ -247,7 +247,7 @@ def test_a_new_thread_computes_in_float32(amp: Amp) -> None:
 
 
 @pytest.mark.amp(fake=True)
-def test_a_region_of_another_thread_is_not_seen(amp: Amp) -> None:
+def test_a_region_of_another_thread_is_not_seen(amp: SuiteAmp) -> None:
     entered, looked = threading.Event(), threading.Event()
 
     def stay() -> None:

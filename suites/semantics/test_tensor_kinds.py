@@ -13,7 +13,7 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.precision import dtype_name
 from pytest_amp.torch_private import recorded_calls
 
@@ -70,7 +70,7 @@ CALLS: dict[str, tuple[str, Callable[[torch.Tensor], torch.Tensor]]] = {
 
 @pytest.mark.parametrize("kind", [Named, Wrapper])
 @pytest.mark.parametrize("call", CALLS)
-def test_subclasses_are_cast_as_tensors_are(amp: Amp, call: str, kind: type[torch.Tensor]) -> None:
+def test_subclasses_are_cast_as_tensors_are(amp: SuiteAmp, call: str, kind: type[torch.Tensor]) -> None:
     """Results have the dtype and the bits of a plain tensor's, and the subclass is preserved."""
     plain = torch.randn(4, 4, device=amp.device.torch_device)
     expected, function = CALLS[call]
@@ -85,7 +85,7 @@ def test_subclasses_are_cast_as_tensors_are(amp: Amp, call: str, kind: type[torc
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_tensors_of_inference_mode_are_cast_outside_of_it(amp: Amp, call: str) -> None:
+def test_tensors_of_inference_mode_are_cast_outside_of_it(amp: SuiteAmp, call: str) -> None:
     """Evaluate under ``no_grad`` with tensors of inference mode, like a model that was loaded there."""
     plain = torch.randn(4, 4, device=amp.device.torch_device)
     with torch.inference_mode():
@@ -104,7 +104,7 @@ class NamedParameter(nn.Parameter):
     """Parameter subclass of a project."""
 
 
-def test_a_parameter_of_a_subclass_is_cached_and_trained(amp: Amp) -> None:
+def test_a_parameter_of_a_subclass_is_cached_and_trained(amp: SuiteAmp) -> None:
     layer = nn.Linear(8, 24, bias=False)
     layer.weight = NamedParameter(layer.weight.detach())
     layer.to(amp.device.torch_device)
@@ -118,7 +118,7 @@ def test_a_parameter_of_a_subclass_is_cached_and_trained(amp: Amp) -> None:
 
 
 @pytest.mark.parametrize("order", ["mode in region", "region in mode"])
-def test_a_function_mode_does_not_hide_the_region(amp: Amp, order: str) -> None:
+def test_a_function_mode_does_not_hide_the_region(amp: SuiteAmp, order: str) -> None:
     """Modes such as ``torch.set_default_device``, a profiler or a logger leave the region on."""
 
     class Passes(TorchFunctionMode):
@@ -153,7 +153,7 @@ _NO_KERNEL = "no report found: autocast casts {} matrices to dtypes in which no 
     ],
 )
 @pytest.mark.parametrize("product", SPARSE)
-def test_products_of_sparse_matrices(amp: Amp, product: str, layout: str) -> None:
+def test_products_of_sparse_matrices(amp: SuiteAmp, product: str, layout: str) -> None:
     """Sparse products are cast as dense ones and round no more: one value in a row gives an exact product before."""
     dense = torch.randn(4, 4, device=amp.device.torch_device)
     turn = torch.eye(4, device=amp.device.torch_device)[[2, 0, 3, 1]]
@@ -178,7 +178,7 @@ NESTED: dict[str, tuple[str, Callable[[torch.Tensor], torch.Tensor]]] = {
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 @pytest.mark.parametrize("layout", [torch.strided, torch.jagged], ids=["strided", "jagged"])
 @pytest.mark.parametrize("call", NESTED)
-def test_nested_tensors_are_cast(amp: Amp, call: str, layout: torch.layout) -> None:
+def test_nested_tensors_are_cast(amp: SuiteAmp, call: str, layout: torch.layout) -> None:
     rows = [torch.randn(size, 4, device=amp.device.torch_device) for size in (2, 3)]
     nested = torch.nested.nested_tensor(rows, layout=layout)
     expected, function = NESTED[call]
@@ -229,7 +229,7 @@ EMPTY: dict[str, Callable[[Callable[..., torch.Tensor]], torch.Tensor]] = {
 
 
 @pytest.mark.parametrize("call", [pytest.param(c, marks=_NOTHING if "cuDNN" in c else ()) for c in EMPTY])
-def test_products_of_nothing_and_of_rows_are_low(amp: Amp, call: str) -> None:
+def test_products_of_nothing_and_of_rows_are_low(amp: SuiteAmp, call: str) -> None:
     """An empty batch, such as the last one of an epoch, has the same dtype as every other."""
 
     def make(*shape: int) -> torch.Tensor:
@@ -242,7 +242,7 @@ def test_products_of_nothing_and_of_rows_are_low(amp: Amp, call: str) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, 3])
-def test_joining_any_number_of_float32_tensors_is_float32(amp: Amp, size: int) -> None:
+def test_joining_any_number_of_float32_tensors_is_float32(amp: SuiteAmp, size: int) -> None:
     """``cat`` and ``stack`` of one tensor, empty tensors and none promote to the widest dtype, here float32."""
     wide = torch.ones(2, device=amp.device.torch_device)
     empty = torch.ones(0, device=amp.device.torch_device)
@@ -274,7 +274,7 @@ COMPLEX: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 @pytest.mark.parametrize("call", COMPLEX)
-def test_complex_numbers_are_left_alone(amp: Amp, call: str) -> None:
+def test_complex_numbers_are_left_alone(amp: SuiteAmp, call: str) -> None:
     values = torch.randn(4, 4, dtype=torch.complex64, device=amp.device.torch_device)
     expected = COMPLEX[call](values)
     with amp.autocast():
@@ -321,7 +321,7 @@ IMAGES: dict[str, Callable[[int], Callable[[torch.Tensor], torch.Tensor]]] = {
 
 @pytest.mark.parametrize("order", ["channels_last", "channels_last_3d", "contiguous"])
 @pytest.mark.parametrize("kind", IMAGES)
-def test_the_memory_format_is_that_of_casts_by_hand(amp: Amp, kind: str, order: str) -> None:
+def test_the_memory_format_is_that_of_casts_by_hand(amp: SuiteAmp, kind: str, order: str) -> None:
     """Casts keep the order of dimensions; so do results and gradients, as far as the same kernel does without casts."""
     ndim = 5 if order == "channels_last_3d" else 4
     layout = torch.contiguous_format if order == "contiguous" else getattr(torch, order)

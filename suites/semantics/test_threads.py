@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.numerics import relative_error
 from pytest_amp.torch_private import recorded_calls
 
@@ -56,7 +56,7 @@ WAYS: dict[str, Callable[[Job], State]] = {
 
 @pytest.mark.amp(fake=True)
 @pytest.mark.parametrize("way", WAYS)
-def test_work_for_another_thread_is_not_in_the_region(amp: Amp, way: str) -> None:
+def test_work_for_another_thread_is_not_in_the_region(amp: SuiteAmp, way: str) -> None:
     """Work submitted inside a region runs with the defaults (docstring of ``torch.autocast``: thread-local)."""
     outside = WAYS[way](lambda: State.now(amp.device.type))
     with amp.autocast(dtype=OTHER[amp.dtype], cache_enabled=False):
@@ -68,7 +68,7 @@ def test_work_for_another_thread_is_not_in_the_region(amp: Amp, way: str) -> Non
     assert before.enabled, "handing work to a thread ends the region"
 
 
-def test_a_worker_forgets_the_region_of_its_last_job(amp: Amp) -> None:
+def test_a_worker_forgets_the_region_of_its_last_job(amp: SuiteAmp) -> None:
     """Run jobs on one thread: in a region, raising inside one, and then a query of the state."""
 
     def job(*, fails: bool) -> torch.dtype:
@@ -86,7 +86,7 @@ def test_a_worker_forgets_the_region_of_its_last_job(amp: Amp) -> None:
     expect_state(amp, "of a pool's thread after a job that raised", last, first, likely="a job's region outlives it")
 
 
-def test_replicas_in_threads_compute_what_one_thread_computes(amp: Amp) -> None:
+def test_replicas_in_threads_compute_what_one_thread_computes(amp: SuiteAmp) -> None:
     """Run one model as DataParallel does: a thread for each part of the batch, the region entered in each."""
     model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4)).to(amp.device.torch_device)
     parts = [torch.randn(4, 8, device=amp.device.torch_device) for _ in range(4)]
@@ -115,7 +115,7 @@ def test_replicas_in_threads_compute_what_one_thread_computes(amp: Amp) -> None:
         assert torch.allclose(gradient, parameter.grad, rtol=8 * amp.precision.u, atol=8 * amp.precision.u)
 
 
-def test_a_region_where_only_some_threads_enter_one(amp: Amp) -> None:
+def test_a_region_where_only_some_threads_enter_one(amp: SuiteAmp) -> None:
     """Replicas without a region compute in float32, beside one that has a region."""
     matrix = torch.randn(8, 8, device=amp.device.torch_device)
     together = threading.Barrier(2, timeout=60)
@@ -131,7 +131,7 @@ def test_a_region_where_only_some_threads_enter_one(amp: Amp) -> None:
         assert list(pool.map(replica, [True, False])) == [amp.dtype, torch.float32]
 
 
-def test_backward_in_another_thread_is_outside_every_region(amp: Amp) -> None:
+def test_backward_in_another_thread_is_outside_every_region(amp: SuiteAmp) -> None:
     """Backward of a graph from a region here runs in another thread, and the products stay low."""
     layer = nn.Linear(8, 8, bias=False).to(amp.device.torch_device)
     observed: list[bool] = []
@@ -159,7 +159,7 @@ def _another(function: Callable[[], None]) -> None:
 
 
 @pytest.mark.xfail(strict=True, reason=_SHARED)
-def test_a_thread_of_another_dtype_gets_a_copy_of_its_own(amp: Amp) -> None:
+def test_a_thread_of_another_dtype_gets_a_copy_of_its_own(amp: SuiteAmp) -> None:
     """Serve requests of one model in bf16 and in fp16."""
     layer = nn.Linear(8, 8, bias=False).to(amp.device.torch_device)
     batch = torch.randn(4, 8, device=amp.device.torch_device)
@@ -179,7 +179,7 @@ def test_a_thread_of_another_dtype_gets_a_copy_of_its_own(amp: Amp) -> None:
 
 
 @pytest.mark.xfail(strict=True, reason=_SHARED)
-def test_a_thread_that_leaves_its_region_drops_nobody_elses_copies(amp: Amp) -> None:
+def test_a_thread_that_leaves_its_region_drops_nobody_elses_copies(amp: SuiteAmp) -> None:
     """Otherwise a training loop would cast its weights again whenever a data thread leaves a region."""
     layer = nn.Linear(8, 24, bias=False).to(amp.device.torch_device)
     batch = torch.randn(4, 8, device=amp.device.torch_device)
@@ -200,7 +200,7 @@ def test_a_thread_that_leaves_its_region_drops_nobody_elses_copies(amp: Amp) -> 
     reason="no report found: a decorated function has one autocast object for all threads, which keeps what the last "
     "entry found (the kind of pytorch/pytorch#44531)",
 )
-def test_a_decorated_function_serves_two_threads_at_once(amp: Amp) -> None:
+def test_a_decorated_function_serves_two_threads_at_once(amp: SuiteAmp) -> None:
     """The first thread to enter restores its own state, though the other one is still inside."""
     inside, leave = threading.Event(), threading.Event()
 
@@ -240,7 +240,7 @@ class _Rows(Dataset[torch.Tensor]):
         return torch.tensor([float(torch.is_autocast_enabled(self.device_type)), dtype.itemsize])
 
 
-def _rows(amp: Amp, **keywords: Any) -> list[list[float]]:
+def _rows(amp: SuiteAmp, **keywords: Any) -> list[list[float]]:
     loader = DataLoader(_Rows(amp.device.type), batch_size=2, **keywords)
     with amp.autocast():
         before = State.now(amp.device.type)
@@ -253,17 +253,17 @@ def _rows(amp: Amp, **keywords: Any) -> list[list[float]]:
     return rows
 
 
-def _row_in_the_region(amp: Amp) -> list[float]:
+def _row_in_the_region(amp: SuiteAmp) -> list[float]:
     """Return the row of a CPU product, which only a region of the CPU makes low."""
     return [1.0, float(amp.dtype.itemsize if amp.device.type == "cpu" else torch.float32.itemsize)]
 
 
-def test_a_loader_in_this_process_loads_in_the_region(amp: Amp) -> None:
+def test_a_loader_in_this_process_loads_in_the_region(amp: SuiteAmp) -> None:
     assert _rows(amp) == [_row_in_the_region(amp)] * 4
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # Python 3.12 on: the process has threads
-def test_a_loaders_forked_workers_are_in_the_region(amp: Amp) -> None:
+def test_a_loaders_forked_workers_are_in_the_region(amp: SuiteAmp) -> None:
     """A fork copies the iterating thread with its region: today's behaviour, documented by this test."""
     rows = _rows(amp, num_workers=1, multiprocessing_context="fork")
     amp.observe("in a forked DataLoader worker, autocast is on", rows[0][0] == 1.0, kind="state")
@@ -271,11 +271,11 @@ def test_a_loaders_forked_workers_are_in_the_region(amp: Amp) -> None:
 
 
 @pytest.mark.amp_long
-def test_a_loaders_spawned_workers_are_outside(amp: Amp) -> None:
+def test_a_loaders_spawned_workers_are_outside(amp: SuiteAmp) -> None:
     assert _rows(amp, num_workers=1, multiprocessing_context="spawn") == [[0.0, 4.0]] * 4
 
 
-def test_operators_on_several_threads_compute_in_the_region(amp: Amp) -> None:
+def test_operators_on_several_threads_compute_in_the_region(amp: SuiteAmp) -> None:
     """Use several of torch's own threads, where other tests use one: the same dtypes, and values up to rounding."""
     weights = {name: torch.randn(shape).to(amp.device.torch_device) for name, (shape, _) in OPERATORS.items()}
     actual = []

@@ -12,7 +12,7 @@ import torch.export
 from torch import nn
 from torch.fx.experimental import proxy_tensor
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.precision import dtype_name
 
 from .releases import EXPORTED_DTYPES
@@ -48,7 +48,7 @@ class _Twice(nn.Module):
     ],
     ids=["cache", "no cache"],
 )
-def test_jit_trace_works_in_a_region(amp: Amp, *, cache: bool) -> None:
+def test_jit_trace_works_in_a_region(amp: SuiteAmp, *, cache: bool) -> None:
     """Trace without the cache, as torch's documentation says; the traced casts are part of the graph."""
     model = _Twice().to(amp.device.torch_device)
     batch = torch.randn(2, 4, device=amp.device.torch_device)
@@ -78,7 +78,7 @@ class _Linear(nn.Module):
 
 @QUIET
 @pytest.mark.parametrize("scripted", ["function", "module", "frozen module", "loaded module"])
-def test_a_script_follows_the_ambient_region(amp: Amp, scripted: str) -> None:
+def test_a_script_follows_the_ambient_region(amp: SuiteAmp, scripted: str) -> None:
     """Follow the region from the first, profiled run to the optimized ones; in each dtype, and in float32 outside."""
     matrix = torch.randn(4, 4, device=amp.device.torch_device)
     if scripted == "function":
@@ -135,7 +135,7 @@ _LIMITATION = (
 @pytest.mark.parametrize(
     "ambient", ["none", pytest.param("other dtype", marks=pytest.mark.xfail(strict=True, reason=_LIMITATION))]
 )
-def test_a_scripts_own_regions_decide(amp: Amp, ambient: str) -> None:
+def test_a_scripts_own_regions_decide(amp: SuiteAmp, ambient: str) -> None:
     matrix = torch.randn(4, 4, device=amp.device.torch_device)
     script = torch.jit.script(_bf16_region if amp.dtype is torch.bfloat16 else _fp16_region)
     with amp.autocast(enabled=ambient != "none", dtype=OTHER[amp.dtype]):
@@ -143,7 +143,7 @@ def test_a_scripts_own_regions_decide(amp: Amp, ambient: str) -> None:
     assert actual == {(amp.dtype, torch.float32)}
 
 
-def test_an_fx_graph_module_follows_the_ambient_region(amp: Amp) -> None:
+def test_an_fx_graph_module_follows_the_ambient_region(amp: SuiteAmp) -> None:
     """``torch.fx.symbolic_trace`` records calls above autocast."""
     layer = _Linear().to(amp.device.torch_device)
     batch = torch.randn(2, 4, device=amp.device.torch_device)
@@ -160,7 +160,7 @@ def _targets(graph: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("where", ["around", "inside"])
-def test_make_fx_records_the_casts(amp: Amp, where: str) -> None:
+def test_make_fx_records_the_casts(amp: SuiteAmp, where: str) -> None:
     """Casts are in the graph, which computes the same outside of any region."""
     matrix, batch = (torch.randn(4, 4, device=amp.device.torch_device) for _ in range(2))
 
@@ -180,7 +180,7 @@ def test_make_fx_records_the_casts(amp: Amp, where: str) -> None:
     assert any("_to_copy" in target for target in _targets(graph.graph))
 
 
-def test_make_fx_before_dispatch_records_the_region(amp: Amp) -> None:
+def test_make_fx_before_dispatch_records_the_region(amp: SuiteAmp) -> None:
     """The graph for torch.export has an entry and an exit of the region, and no casts."""
     matrix, batch = (torch.randn(4, 4, device=amp.device.torch_device) for _ in range(2))
 
@@ -224,7 +224,7 @@ def _recorded(program: Any) -> list[torch.dtype]:
     return [argument.meta["val"].dtype for argument in output.args[0]]
 
 
-def _exported(amp: Amp) -> tuple[Any, Any, torch.Tensor]:
+def _exported(amp: SuiteAmp) -> tuple[Any, Any, torch.Tensor]:
     """Return a program, its module and an input."""
     module = _Regions(amp.device.type, amp.dtype).to(amp.device.torch_device).eval()
     batch = torch.randn(2, 4, device=amp.device.torch_device)
@@ -233,7 +233,7 @@ def _exported(amp: Amp) -> tuple[Any, Any, torch.Tensor]:
 
 @QUIET
 @pytest.mark.parametrize("kind", [pytest.param("recorded", marks=EXPORTED_DTYPES), "run", "decomposed"])
-def test_an_exported_program_keeps_its_regions(amp: Amp, kind: str) -> None:
+def test_an_exported_program_keeps_its_regions(amp: SuiteAmp, kind: str) -> None:
     """Compare recorded dtypes, results, and results after regions are decomposed into casts."""
     program, module, batch = _exported(amp)
     expected = [amp.dtype, torch.float32, torch.float32]
@@ -260,7 +260,7 @@ def test_an_exported_program_keeps_its_regions(amp: Amp, kind: str) -> None:
         ),
     ],
 )
-def test_an_exported_programs_regions_decide(amp: Amp, kind: str) -> None:
+def test_an_exported_programs_regions_decide(amp: SuiteAmp, kind: str) -> None:
     """Programs run in a region of the other dtype keep their own regions and disabled regions."""
     program, _, batch = _exported(amp)
     run: Callable[..., Any] = (program.run_decompositions() if kind == "decomposed" else program).module()
@@ -270,7 +270,7 @@ def test_an_exported_programs_regions_decide(amp: Amp, kind: str) -> None:
 
 
 @QUIET
-def test_a_program_exported_in_a_region_is_recorded_in_its_dtype(amp: Amp) -> None:
+def test_a_program_exported_in_a_region_is_recorded_in_its_dtype(amp: SuiteAmp) -> None:
     module = _Linear().to(amp.device.torch_device).eval()
     batch = torch.randn(2, 4, device=amp.device.torch_device)
     before = State.now(amp.device.type)
@@ -290,7 +290,7 @@ def test_a_program_exported_in_a_region_is_recorded_in_its_dtype(amp: Amp) -> No
     reason="no report found: the region around torch.export.export is no part of the program, which says bfloat16 or "
     "float16 of its result and computes in float32",
 )
-def test_a_program_exported_in_a_region_computes_in_it(amp: Amp) -> None:
+def test_a_program_exported_in_a_region_computes_in_it(amp: SuiteAmp) -> None:
     module = _Linear().to(amp.device.torch_device).eval()
     batch = torch.randn(2, 4, device=amp.device.torch_device)
     with amp.autocast():

@@ -11,7 +11,7 @@ from torch import nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.precision import dtype_name
 
 from .models import loss_of
@@ -42,7 +42,7 @@ VMAPPED: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "operator",
     [pytest.param(key, marks=_VMAP.get(key, ())) for key in VMAPPED],
 )
-def test_vmap_computes_in_the_same_dtype(amp: Amp, operator: str) -> None:
+def test_vmap_computes_in_the_same_dtype(amp: SuiteAmp, operator: str) -> None:
     matrix, rows = (torch.randn(size, 8, device=amp.device.torch_device) for size in (8, 3))
 
     def function(row: torch.Tensor) -> torch.Tensor:
@@ -54,7 +54,7 @@ def test_vmap_computes_in_the_same_dtype(amp: Amp, operator: str) -> None:
     assert mapped is eager, f"{operator} computes in {dtype_name(eager)}, under vmap in {dtype_name(mapped)}"
 
 
-def test_functional_call_computes_what_the_module_computes(amp: Amp) -> None:
+def test_functional_call_computes_what_the_module_computes(amp: SuiteAmp) -> None:
     layer = nn.Linear(8, 8).to(amp.device.torch_device)
     batch = torch.randn(4, 8, device=amp.device.torch_device)
     parameters = {key: value.detach().clone() for key, value in layer.named_parameters()}
@@ -64,7 +64,7 @@ def test_functional_call_computes_what_the_module_computes(amp: Amp) -> None:
     assert torch.equal(actual, expected)
 
 
-def test_func_grad_gives_the_gradients_of_backward(amp: Amp) -> None:
+def test_func_grad_gives_the_gradients_of_backward(amp: SuiteAmp) -> None:
     """Gradients are bitwise equal, in the parameters' dtype. Without a bias, as for backward inside a region."""
     model = nn.Sequential(nn.Linear(8, 16, bias=False), nn.Tanh(), nn.Linear(16, 4, bias=False))
     model.to(amp.device.torch_device)
@@ -88,7 +88,7 @@ def test_func_grad_gives_the_gradients_of_backward(amp: Amp) -> None:
 
 
 @pytest.mark.parametrize("called", ["function", "module"])
-def test_a_compiled_callable_follows_the_ambient_region(amp: Amp, called: str) -> None:
+def test_a_compiled_callable_follows_the_ambient_region(amp: SuiteAmp, called: str) -> None:
     """Call in no region, in this dtype, in the other, disabled, and in none again: one callable, as eager each time."""
     torch.compiler.reset()
     module = nn.Linear(4, 4, device=amp.device.torch_device)
@@ -105,7 +105,7 @@ def test_a_compiled_callable_follows_the_ambient_region(amp: Amp, called: str) -
     assert actual == expected, f"a compiled {called} computes in {actual}, eager in {expected}"
 
 
-def test_a_region_inside_a_compiled_function_survives_a_graph_break(amp: Amp) -> None:
+def test_a_region_inside_a_compiled_function_survives_a_graph_break(amp: SuiteAmp) -> None:
     """Code that the compiler leaves to Python runs in the region, too (pytorch/pytorch#95837)."""
     torch.compiler.reset()
 
@@ -123,7 +123,7 @@ def test_a_region_inside_a_compiled_function_survives_a_graph_break(amp: Amp) ->
     expect_dtype(amp, "compiled, after a graph break", actual, amp.dtype, likely="the region is lost at the break")
 
 
-def test_regions_inside_a_compiled_function_are_those_of_eager(amp: Amp) -> None:
+def test_regions_inside_a_compiled_function_are_those_of_eager(amp: SuiteAmp) -> None:
     """Use a region of either dtype, and a disabled region inside it (the kind of pytorch/pytorch#121631)."""
     torch.compiler.reset()
     other = OTHER[amp.dtype]

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.devices import FAKE_TYPES, Device, DeviceKind, find_device
 from pytest_amp.precision import dtype_name
 from pytest_amp.run.targets import Target
@@ -49,7 +49,7 @@ def _look(*devices: Device) -> list[tuple[bool, str, str]]:
 @pytest.mark.amp(fake=True)
 @pytest.mark.amp_parametrize("other", _others)
 @pytest.mark.parametrize("inner", ["other", "this"])
-def test_each_device_follows_its_own_region(amp: Amp, other: str, inner: str) -> None:
+def test_each_device_follows_its_own_region(amp: SuiteAmp, other: str, inner: str) -> None:
     """The other device's region has the other dtype, so that a mix-up shows."""
     this, that = amp.device, find_device(other)
     regions = {"this": lambda: this.autocast(amp.dtype), "other": lambda: that.autocast(OTHER[amp.dtype])}
@@ -81,7 +81,7 @@ def test_each_device_follows_its_own_region(amp: Amp, other: str, inner: str) ->
 
 
 @pytest.mark.amp(devices=["cuda"])
-def test_a_region_is_for_every_device_of_its_type(amp: Amp) -> None:
+def test_a_region_is_for_every_device_of_its_type(amp: SuiteAmp) -> None:
     """Weights on a second GPU have a copy of their own, and both devices are in the region."""
     if torch.cuda.device_count() < 2:
         pytest.skip(f"needs two CUDA devices, there is {torch.cuda.device_count()}")
@@ -101,7 +101,7 @@ def test_a_region_is_for_every_device_of_its_type(amp: Amp) -> None:
 
 @pytest.mark.amp(fake=True)
 @pytest.mark.amp_parametrize("other", _others)
-def test_disabling_one_device_leaves_the_other_on(amp: Amp, other: str) -> None:
+def test_disabling_one_device_leaves_the_other_on(amp: SuiteAmp, other: str) -> None:
     this, that = amp.device, find_device(other)
     regions = this.autocast(amp.dtype), that.autocast(OTHER[amp.dtype]), that.autocast(amp.dtype, enabled=False)
     with _tensors(this, that), regions[0], regions[1], regions[2]:

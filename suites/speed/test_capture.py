@@ -6,14 +6,14 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.failure import AmpFailure
 from pytest_amp.speed import NO_FLOOR
 
 pytestmark = pytest.mark.amp(devices=["cuda"])
 
 
-def test_a_step_that_reads_a_value_cannot_be_captured(amp: Amp) -> None:
+def test_a_step_that_reads_a_value_cannot_be_captured(amp: SuiteAmp) -> None:
     """The device continues to work: nothing is left of the attempt."""
 
     def loss(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
@@ -27,7 +27,7 @@ def test_a_step_that_reads_a_value_cannot_be_captured(amp: Amp) -> None:
     assert not torch.cuda.is_current_stream_capturing()
 
 
-def test_a_captured_step_computes_what_an_eager_one_does(amp: Amp) -> None:
+def test_a_captured_step_computes_what_an_eager_one_does(amp: SuiteAmp) -> None:
     """Gradients of a replay are those of a call, in fp16 with the scaler's scale on them."""
     from pytest_amp.speed import arms_of, step_maker
     from pytest_amp.speed.replay import captured

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.devices import DeviceKind
 from pytest_amp.run.targets import Target
 from pytest_amp.speed import NO_FLOOR, NO_HARM, kinds_of_float32
@@ -24,7 +24,7 @@ def works(target: Target) -> Iterable[object]:
 
 @pytest.mark.usefixtures("benchmark")
 @pytest.mark.amp_parametrize("what", works)
-def test_speedup(amp: Amp, what: tuple[Work, str]) -> None:
+def test_speedup(amp: SuiteAmp, what: tuple[Work, str]) -> None:
     """Check the calibrated floor, or no harm for work bound by arithmetic; the rest is recorded, for baselines."""
     work, versus = what
     amp.check_speedup(

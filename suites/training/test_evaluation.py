@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.failure import AmpFailure
 from pytest_amp.scaler import standard_step
 from pytest_amp.training import Setup, TrainingIteration, accuracy, run
@@ -24,7 +24,7 @@ MODES: dict[str, Callable[[], Any]] = {
 }
 
 
-def _evaluate(amp: Amp, model: nn.Module, batch: Any, mode: str) -> torch.Tensor:
+def _evaluate(amp: SuiteAmp, model: nn.Module, batch: Any, mode: str) -> torch.Tensor:
     model.eval()
     with MODES[mode](), amp.autocast():
         logits: torch.Tensor = model(batch["inputs"])
@@ -33,7 +33,7 @@ def _evaluate(amp: Amp, model: nn.Module, batch: Any, mode: str) -> torch.Tensor
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_evaluation_leaves_autocast_off_and_weights_alone(amp: Amp, mode: str) -> None:
+def test_evaluation_leaves_autocast_off_and_weights_alone(amp: SuiteAmp, mode: str) -> None:
     """After it a product is float32, and every parameter and buffer has the same bits as before."""
     runs = trained(amp, "images")
     model = runs.model(low=True)
@@ -61,7 +61,7 @@ def test_evaluation_leaves_autocast_off_and_weights_alone(amp: Amp, mode: str) -
 
 
 @pytest.mark.parametrize("mode", ["no_grad", "inference_mode"])
-def test_a_training_with_evaluations_in_it_is_the_one_without(amp: Amp, mode: str) -> None:
+def test_a_training_with_evaluations_in_it_is_the_one_without(amp: SuiteAmp, mode: str) -> None:
     """Evaluate after every third step: losses and parameters have the bits of a training without evaluations."""
     runs = trained(amp, "images")
     batch = runs.evaluation()
@@ -82,7 +82,7 @@ def test_a_training_with_evaluations_in_it_is_the_one_without(amp: Amp, mode: st
 
 
 @pytest.mark.parametrize("when", ["same region", "own region"])
-def test_an_evaluation_inside_the_step_sees_the_stepped_weights(amp: Amp, when: str) -> None:
+def test_an_evaluation_inside_the_step_sees_the_stepped_weights(amp: SuiteAmp, when: str) -> None:
     """Evaluate in the region of the whole loop under no_grad, too, whose cached casts are older than the step."""
     runs = trained(amp, "images")
     batch = runs.evaluation()
@@ -109,7 +109,7 @@ def test_an_evaluation_inside_the_step_sees_the_stepped_weights(amp: Amp, when: 
     assert not torch.equal(outputs[0][0], outputs[1][0])
 
 
-def _fresh(amp: Amp, model: nn.Module, batch: Any) -> torch.Tensor:
+def _fresh(amp: SuiteAmp, model: nn.Module, batch: Any) -> torch.Tensor:
     """Return the logits with no cache at all."""
     with torch.no_grad(), amp.autocast(cache_enabled=False):
         logits: torch.Tensor = model(batch["inputs"])
@@ -117,7 +117,7 @@ def _fresh(amp: Amp, model: nn.Module, batch: Any) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_evaluation_in_autocast_agrees_with_float32(amp: Amp, task: str) -> None:
+def test_evaluation_in_autocast_agrees_with_float32(amp: SuiteAmp, task: str) -> None:
     """Predictions of one model differ only if the two largest logits are closer than rounding."""
     runs = trained(amp, task)
     model, batch = runs.model(low=True).eval(), runs.evaluation()

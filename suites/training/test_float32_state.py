@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.failure import AmpFailure
 from pytest_amp.training import Setup, images, rounded_parameters, rounded_state, run
 
@@ -32,7 +32,7 @@ OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
 }
 
 
-def _expect_float32(rounded: list[Any], what: str, amp: Amp) -> None:
+def _expect_float32(rounded: list[Any], what: str, amp: SuiteAmp) -> None:
     if rounded:
         raise AmpFailure(
             f"{what} is not in float32 after a training in {amp.precision.name} on {amp.target.id}",
@@ -44,7 +44,7 @@ def _expect_float32(rounded: list[Any], what: str, amp: Amp) -> None:
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_parameters_and_buffers_stay_float32(amp: Amp, task: str) -> None:
+def test_parameters_and_buffers_stay_float32(amp: SuiteAmp, task: str) -> None:
     """Dtype and values are float32's, after every kind of step of a real task."""
     actual = trained(amp, task).run(low=True)
     for name, tensor in [*actual.model.named_parameters(), *actual.model.named_buffers()]:
@@ -55,7 +55,7 @@ def test_parameters_and_buffers_stay_float32(amp: Amp, task: str) -> None:
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_the_state_of_optimizers_stays_float32(amp: Amp, optimizer: str) -> None:
+def test_the_state_of_optimizers_stays_float32(amp: SuiteAmp, optimizer: str) -> None:
     """Check each floating-point tensor of the state, between any two steps."""
     task = images()
     low: list[str] = []
@@ -75,7 +75,7 @@ def test_the_state_of_optimizers_stays_float32(amp: Amp, optimizer: str) -> None
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_updates_do_not_round_away(amp: Amp, task: str) -> None:
+def test_updates_do_not_round_away(amp: SuiteAmp, task: str) -> None:
     """The share of parameters that a gradient does not move is at most a percent above float32's."""
     runs = trained(amp, task)
     wide, low = ([step.lost for step in runs.run(low=precision_is_low).steps] for precision_is_low in (False, True))
@@ -92,7 +92,7 @@ def test_updates_do_not_round_away(amp: Amp, task: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["SGD", "Adam"])
-def test_a_small_update_arrives(amp: Amp, kind: str) -> None:
+def test_a_small_update_arrives(amp: SuiteAmp, kind: str) -> None:
     """A thousand updates of 2**-14 of the weight add up to 6 % in float32; in bf16 and fp16 each rounds away."""
     weight = nn.Parameter(torch.ones(64, 64, device=amp.device.torch_device))
     rate = 2.0**-14

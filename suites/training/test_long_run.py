@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.training.study import STORAGES, Trained, train
 
 # It requests bf16 itself: the test compares storages, not dtypes.
@@ -16,12 +16,12 @@ pytestmark = [pytest.mark.amp(devices=["cpu", "cuda"], dtypes=["bf16"]), pytest.
 _STEPS = 1000
 
 
-def _outcome(amp: Amp, name: str) -> Trained:
+def _outcome(amp: SuiteAmp, name: str) -> Trained:
     (storage,) = [storage for storage in STORAGES if storage.name == name]
     return train(storage, steps=_STEPS, seed=amp.config.seed, device=amp.device.torch_device)
 
 
-def test_bf16_weights_need_masters_or_a_remedy(amp: Amp) -> None:
+def test_bf16_weights_need_masters_or_a_remedy(amp: SuiteAmp) -> None:
     masters = _outcome(amp, "float32 masters and states")
     low = _outcome(amp, "bf16 weights and states")
     stochastic = _outcome(amp, "bf16 weights, float32 states, stochastic rounding")

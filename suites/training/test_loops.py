@@ -16,7 +16,7 @@ from torch import nn
 from torch.optim import lr_scheduler
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.cases import loss_of
 from pytest_amp.failure import AmpFailure
 from pytest_amp.training import TrainingIteration, images
@@ -112,21 +112,21 @@ LOOPS: tuple[Callable[[Any], None], ...] = (accumulated, clipped, scheduled, con
 
 
 @pytest.mark.parametrize("loop", LOOPS, ids=lambda loop: loop.__name__)
-def test_a_loop_goes_where_float32_goes(amp: Amp, loop: Callable[[Any], None]) -> None:
+def test_a_loop_goes_where_float32_goes(amp: SuiteAmp, loop: Callable[[Any], None]) -> None:
     task = images(batch=24)
     amp.check_training(
         replace(task.case, name=loop.__name__), steps=_STEPS, train=loop, optimizer=task.optimizer, fresh=True
     )
 
 
-def test_a_backward_pass_within_the_region_is_named(amp: Amp) -> None:
+def test_a_backward_pass_within_the_region_is_named(amp: SuiteAmp) -> None:
     """It may be harmless, but the rules of its backward operators are not guaranteed."""
     task = images(batch=24)
     with pytest.raises(AmpFailure, match="backward runs inside the region; it belongs outside"):
         amp.check_training(task.case, steps=_STEPS, train=within, optimizer=task.optimizer, fresh=True)
 
 
-def test_averaged_weights_follow_float32(amp: Amp) -> None:
+def test_averaged_weights_follow_float32(amp: SuiteAmp) -> None:
     """Compare with the average of the weights of each step, computed in float64, up to two roundings a step."""
     task = images()
     actual = amp.check_training(
@@ -143,7 +143,7 @@ def test_averaged_weights_follow_float32(amp: Amp) -> None:
         assert distance <= allowed, f"the average of {name} is off by {distance:.3g}, {allowed:.3g} are allowed"
 
 
-def test_schedule_and_average_stand_still_where_a_step_is_skipped(amp: Amp, amp_scaler: Any) -> None:
+def test_schedule_and_average_stand_still_where_a_step_is_skipped(amp: SuiteAmp, amp_scaler: Any) -> None:
     """A loop sees a lower scale: rate, average and weights are those of the steps that were taken."""
     case = images().case
     realised = case.realise(seed=amp.config.seed).on(amp.device.torch_device)
@@ -171,7 +171,7 @@ def test_schedule_and_average_stand_still_where_a_step_is_skipped(amp: Amp, amp_
 
 
 @pytest.mark.parametrize("parts", [2, 3, 7])
-def test_the_loss_of_a_micro_batch_is_divided_in_float32(amp: Amp, parts: int) -> None:
+def test_the_loss_of_a_micro_batch_is_divided_in_float32(amp: SuiteAmp, parts: int) -> None:
     """Outside the region it is a float32 division: gradients are those of a backward pass that starts from 1/n.
 
     Bits are equal, since the division's own gradient is 1/n in float32 and nothing else.
@@ -196,7 +196,7 @@ def test_the_loss_of_a_micro_batch_is_divided_in_float32(amp: Amp, parts: int) -
     assert different == 0, f"{different} gradients change where the loss is divided by {parts}"
 
 
-def test_micro_batches_add_up_in_float32(amp: Amp) -> None:
+def test_micro_batches_add_up_in_float32(amp: SuiteAmp) -> None:
     """A hundred equal micro-batches are a hundred times one: in bf16 the sum would stop at 256 times the addend."""
     realised = images().case.realise(seed=amp.config.seed).on(amp.device.torch_device)
     case, count = images().case, 100

@@ -6,7 +6,7 @@ import statistics
 
 import pytest
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.failure import AmpFailure
 from pytest_amp.training import accuracy
 
@@ -17,7 +17,7 @@ _SEEDS = 4
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_the_loss_stays_in_the_band_of_float32(amp: Amp, task: str) -> None:
+def test_the_loss_stays_in_the_band_of_float32(amp: SuiteAmp, task: str) -> None:
     """Allow four spreads of float32 runs with randomly rounded weights and gradients: pytest_amp/training/band.py."""
     runs = trained(amp, task)
     actual, band = runs.run(low=True), runs.band
@@ -43,7 +43,7 @@ def _accuracy(runs: Trained, *, low: bool) -> float:
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_the_task_is_learned_as_well_as_in_float32(amp: Amp, task: str) -> None:
+def test_the_task_is_learned_as_well_as_in_float32(amp: SuiteAmp, task: str) -> None:
     """Compare the final accuracy, with its spread from float32 runs of four seeds.
 
     The limit is three times their standard deviation, or three times that of the binomial distribution if it is larger.

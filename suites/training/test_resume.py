@@ -12,7 +12,7 @@ from torch import nn
 from torch.optim import lr_scheduler
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.failure import AmpFailure
 from pytest_amp.run.targets import Target
 from pytest_amp.training import characters, run
@@ -24,7 +24,7 @@ _AT = 5
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_a_run_repeats_bit_for_bit(amp: Amp, task: str) -> None:
+def test_a_run_repeats_bit_for_bit(amp: SuiteAmp, task: str) -> None:
     """Compare losses, parameters, buffers, optimizer state and scale of a second run in the same process."""
     runs = trained(amp, task)
     first, second = runs.run(low=True), run(runs.setup, low=True)
@@ -39,7 +39,7 @@ def test_a_run_repeats_bit_for_bit(amp: Amp, task: str) -> None:
 class Run:
     """Complete state of a resumable training: model with dropout, optimizer, scheduler, scaler, average, rng."""
 
-    amp: Amp
+    amp: SuiteAmp
     scaler: torch.amp.GradScaler
     trace: list[tuple[float, float, int, float]] = field(default_factory=list)
 
@@ -115,7 +115,7 @@ def _scaler(amp_scaler: Any, scale: float) -> Any:
     return amp_scaler(init_scale=scale, growth_interval=4)
 
 
-def _resumed(amp: Amp, amp_scaler: Any, without: str | None = None) -> tuple[Run, Run, Run]:
+def _resumed(amp: SuiteAmp, amp_scaler: Any, without: str | None = None) -> tuple[Run, Run, Run]:
     """Return the run without an interruption, the one before it, and the one after it in new objects."""
     whole, first, second = (Run(amp, _scaler(amp_scaler, scale)) for scale in (2.0**17, 2.0**17, 2.0**3))
     torch.manual_seed(amp.config.seed)
@@ -132,7 +132,7 @@ def _resumed(amp: Amp, amp_scaler: Any, without: str | None = None) -> tuple[Run
     return whole, first, second
 
 
-def test_a_resumed_run_is_the_one_without_a_break(amp: Amp, amp_scaler: Any) -> None:
+def test_a_resumed_run_is_the_one_without_a_break(amp: SuiteAmp, amp_scaler: Any) -> None:
     """Compare model, optimizer, scheduler, scaler, average and generator after resuming in new objects, bit for bit."""
     whole, first, second = _resumed(amp, amp_scaler)
     actual = first.trace + second.trace
@@ -156,13 +156,13 @@ def _left_out(target: Target) -> list[str]:
 
 
 @pytest.mark.amp_parametrize("without", _left_out)
-def test_what_a_checkpoint_leaves_out_shows(amp: Amp, amp_scaler: Any, without: str) -> None:
+def test_what_a_checkpoint_leaves_out_shows(amp: SuiteAmp, amp_scaler: Any, without: str) -> None:
     """Prove that the test above can fail: resuming without scaler, generator or optimizer is a different training."""
     whole, first, second = _resumed(amp, amp_scaler, without)
     assert first.trace + second.trace != whole.trace
 
 
-def test_a_checkpoint_holds_float32(amp: Amp, amp_scaler: Any) -> None:
+def test_a_checkpoint_holds_float32(amp: SuiteAmp, amp_scaler: Any) -> None:
     """The file has the dtype of the master weights, and loading it leaves the saved training unchanged."""
     run = Run(amp, _scaler(amp_scaler, 2.0**10))
     torch.manual_seed(amp.config.seed)

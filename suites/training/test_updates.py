@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.failure import AmpFailure
 from pytest_amp.run.targets import Target
 from pytest_amp.scaler.optimizers import make_optimizer, optimizers_on, variant_of
@@ -41,7 +41,7 @@ def _moved(optimizer: str, gradients: list[torch.Tensor], start: torch.Tensor, d
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.amp_parametrize("optimizer", _optimizers)
-def test_small_updates_arrive(amp: Amp, optimizer: str, size: str) -> None:
+def test_small_updates_arrive(amp: SuiteAmp, optimizer: str, size: str) -> None:
     """Update weights that are thousands of times larger, with gradients of a low-precision backward pass.
 
     Each step rounds the weight to float32, ASGD twice, and the update a dozen times: each element is within as many

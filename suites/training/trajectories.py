@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from pytest_amp.amp import Amp
+from pytest_amp.amp import SuiteAmp
 from pytest_amp.training import Band, Setup, Task, Trajectory, band_of, characters, images, run
 
 TASKS: dict[str, Callable[[], Task]] = {"characters": characters, "images": images}
@@ -22,7 +22,7 @@ _bands: dict[tuple[object, ...], Band] = {}
 class Trained:
     """Training of a task on a device in a dtype, from a seed on."""
 
-    amp: Amp
+    amp: SuiteAmp
     name: str
     seed: int
 
@@ -66,7 +66,7 @@ class Trained:
             return {name: value.to(self.amp.device.torch_device) for name, value in self.task.evaluation().items()}
 
 
-def trained(amp: Amp, name: str, *, seed: int = 0) -> Trained:
+def trained(amp: SuiteAmp, name: str, *, seed: int = 0) -> Trained:
     """Return the task ``name`` from the run's seed plus ``seed`` on."""
     return Trained(amp, name, amp.config.seed + seed)
 
