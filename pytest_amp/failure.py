@@ -1,8 +1,9 @@
-"""Exceptions of checks: AmpFailure (torch broke a promise) and Misuse (bad arguments)."""
+"""Exceptions of checks: AmpFailure (torch broke a promise) and AmpUsageError (bad arguments)."""
 
 from __future__ import annotations
 
-from typing import Any
+import warnings
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -92,14 +93,29 @@ def _copy(kind: type[AmpFailure], args: tuple[Any, ...], state: dict[str, Any]) 
     return failure
 
 
-class Misuse(ValueError):
-    """What a test asked a check for cannot be: one line that names the value and what is valid.
+class AmpUsageError(ValueError):
+    """Bad argument of a check or of a hook: one line with the value and what is expected in its place.
 
     It says nothing about torch. The modules between the test and the line that raises it set
-    ``__tracebackhide__ = is_misuse``, so that pytest shows the test's own line and no other.
+    ``__tracebackhide__ = is_usage_error``, so that pytest shows the test's own line and no other.
     """
 
 
-def is_misuse(raised: pytest.ExceptionInfo[BaseException]) -> bool:
-    """Return whether pytest leaves a module's frames out of a traceback: it does so for Misuse."""
-    return raised.errisinstance(Misuse)
+def is_usage_error(raised: pytest.ExceptionInfo[BaseException]) -> bool:
+    """Return whether pytest leaves a module's frames out of a traceback: it does so for AmpUsageError."""
+    return raised.errisinstance(AmpUsageError)
+
+
+#: Names of the release before, with the current ones.
+_FORMER = {"Misuse": "AmpUsageError", "is_misuse": "is_usage_error"}
+
+if not TYPE_CHECKING:  # a type checker would accept any name
+
+    def __getattr__(name: str) -> object:
+        """Return the object with a former name, with a warning, for one release (PEP 562)."""
+        current = _FORMER.get(name)
+        if current is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        says = f"{__name__}.{name} is called {current}; the next release has no {name}"
+        warnings.warn(says, DeprecationWarning, stacklevel=2)
+        return globals()[current]

@@ -36,16 +36,16 @@ def pytest_amp_provenance(provenance: MutableMapping[str, Value]) -> None:
 
 
 def yielded(hook: str, groups: Iterable[object], expected: type[T]) -> list[T]:
-    """What all implementations of ``hook`` yield; Misuse, naming the hook, unless each is a ``expected``."""
-    from pytest_amp.failure import Misuse  # a project without mixed precision has no use for it
+    """What all implementations of ``hook`` yield; AmpUsageError, naming the hook, unless each is a ``expected``."""
+    from pytest_amp.failure import AmpUsageError  # a project without mixed precision has no use for it
 
     values: list[T] = []
     for group in groups:
         if not isinstance(group, Iterable):
-            raise Misuse(f"the hook {hook} returned {group!r}; valid: it yields each {expected.__name__}")
+            raise AmpUsageError(f"the hook {hook} returned {group!r}; valid: it yields each {expected.__name__}")
         for value in group:
             if not isinstance(value, expected):
-                raise Misuse(
+                raise AmpUsageError(
                     f"the hook {hook} yields {value!r}; valid: a {expected.__module__}.{expected.__qualname__}"
                 )
             values.append(value)

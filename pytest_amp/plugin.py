@@ -77,12 +77,12 @@ def pytest_configure(config: pytest.Config) -> None:
         return  # --help must survive any invalid configuration
     names: tuple[str, ...] = ()
     if config.hook.pytest_amp_devices.get_hookimpls():
-        from pytest_amp.failure import Misuse
+        from pytest_amp.failure import AmpUsageError
         from pytest_amp.run.resolution import added_device_types
 
         try:
             names = tuple(found.name for found in added_device_types(config))
-        except Misuse as error:
+        except AmpUsageError as error:
             raise pytest.UsageError(str(error)) from None
         except ValueError as error:
             raise pytest.UsageError(f"the hook pytest_amp_devices: {error}") from None

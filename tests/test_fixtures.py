@@ -21,7 +21,7 @@ def test_amp(amp, n):
     assert (amp.device.type, amp.device.key, amp.device.name) == ("cpu", "cpu", "cpu")
     assert amp.dtype is amp.precision.dtype
     assert amp.config.device == ("cpu",)
-    assert amp.marker.fake is False
+    assert amp._marker.fake is False
     assert amp.target.id == f"cpu-{amp.precision.name}"
     x = torch.randn(4, 4)
     with amp.autocast():

@@ -41,7 +41,7 @@ def test_reader_is_imported_as_it_is_asked_for(tmp_path: Path) -> None:
     assert run(program, tmp_path).split() == ["False", "False", "pytest_amp.record.file"]
     assert pytest_amp.read_record is read_record
     with pytest.raises(AttributeError, match="module 'pytest_amp' has no attribute 'nothing'"):
-        _ = pytest_amp.nothing
+        _ = pytest_amp.nothing  # type: ignore[attr-defined]
 
 
 def test_ten_records_become_a_table_and_a_picture(tmp_path: Path) -> None:

@@ -137,7 +137,7 @@ def test_a_marker_and_its_defaults() -> None:
 def test_tests_see_their_tolerance_and_floor(project: Project) -> None:
     project.write(
         test_it="import pytest\n\n\n@pytest.mark.amp(tolerance=0.5, floor=1.25)\ndef test_it(amp):\n"
-        "    assert (amp.marker.tolerance, amp.marker.floor) == (0.5, 1.25)"
+        "    assert (amp._marker.tolerance, amp._marker.floor) == (0.5, 1.25)"
     )
     project.here(*ON_CPU).assert_outcomes(passed=2)
 

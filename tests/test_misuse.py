@@ -154,7 +154,7 @@ def test_a_wrong_argument_is_shown_at_the_tests_own_line(project: Project, line:
     result.assert_outcomes(failed=1)
     shown = [text for text in result.outlines if text.startswith("E  ")]
     assert len(shown) == 1
-    result.stdout.fnmatch_lines([f"E*pytest_amp.failure.Misuse: {says}"])
+    result.stdout.fnmatch_lines([f"E*pytest_amp.failure.AmpUsageError: {says}"])
     places = [text for text in result.outlines if re.fullmatch(r"\S+\.py:\d+: .*", text)]
     assert places
     assert all(text.startswith("test_it.py:") for text in places)
@@ -181,7 +181,7 @@ def test_without_an_autocast_dtype_there_is_nothing_to_check(project: Project) -
     result = project.here("--amp-device=cpu")
     result.assert_outcomes(failed=1)
     says = "check_gradients needs an autocast dtype, and this test runs in fp32; valid: bf16, fp16"
-    result.stdout.fnmatch_lines([f"E*pytest_amp.failure.Misuse: {says}"])
+    result.stdout.fnmatch_lines([f"E*pytest_amp.failure.AmpUsageError: {says}"])
 
 
 @pytest.mark.parametrize("check", ["check_gradients({})", "check_training({}, steps=2)"])
@@ -382,5 +382,5 @@ def test_a_case_on_a_fake_device_is_refused(project: Project) -> None:
     result = project.here("--amp-device=fake:cuda", "--amp-dtype=bf16")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines(
-        ["E *Misuse: fake:cuda has rules and no arithmetic, so that no case runs there; valid: *"]
+        ["E *AmpUsageError: fake:cuda has rules and no arithmetic, so that no case runs there; valid: *"]
     )

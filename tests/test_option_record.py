@@ -220,8 +220,11 @@ def test_two_tests_that_claim_one_key_are_red(project: Project, workers: str) ->
         ("amp.observe('x', (1, 2), kind='state')", "*project/cpu/bf16/x: a tuple is no plain JSON*"),
         ("amp.observe('x', {1: 2}, kind='state')", "*project/cpu/bf16/x: the key 1 is no string*"),
         ("amp.observe('x', [amp.dtype], kind='state')", "*project/cpu/bf16/x: a dtype is no plain JSON*"),
-        ("amp.observe('x', 1, kind='number')", "*Misuse: kind='number' is no kind of observation; valid: rule, *"),
-        ("amp.observe('', 1, kind='count')", "*Misuse: 'project/cpu/bf16/' is not an observation key*"),
+        (
+            "amp.observe('x', 1, kind='number')",
+            "*AmpUsageError: kind='number' is no kind of observation; valid: rule, *",
+        ),
+        ("amp.observe('', 1, kind='count')", "*AmpUsageError: 'project/cpu/bf16/' is not an observation key*"),
         ("amp.observe('two\\nlines', 1, kind='count')", "*is not an observation key*"),
     ],
 )

@@ -13,7 +13,7 @@ import pytest
 from pytest_amp.account import use
 from pytest_amp.config import MAY_BE_MISSING
 from pytest_amp.devices import DeviceKind
-from pytest_amp.failure import AmpFailure, Misuse, is_misuse
+from pytest_amp.failure import AmpFailure, AmpUsageError, is_usage_error
 from pytest_amp.families import PROJECT
 from pytest_amp.markers import AmpMarker
 from pytest_amp.precision import LOW
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from pytest_amp.numerics.conditions import Conditions
     from pytest_amp.precision import Precision
 
-__tracebackhide__ = is_misuse
+__tracebackhide__ = is_usage_error
 
 OBSERVATIONS = pytest.StashKey[list[Observation]]()
 NOTES = pytest.StashKey[list[str]]()
@@ -64,7 +64,7 @@ def _of_other_seeds(name: str, kind: str, errors: object) -> tuple[float, ...]:
     given = [*errors] if isinstance(errors, (tuple, list)) else []
     numbers = [each for each in given if _is_number(each)]
     if kind != "error" or not numbers or len(numbers) < len(given) or not all(map(math.isfinite, numbers)):
-        raise Misuse(f"{name}: over_seeds={errors!r}; valid: finite numbers, of an error")
+        raise AmpUsageError(f"{name}: over_seeds={errors!r}; valid: finite numbers, of an error")
     return tuple(map(float, numbers))
 
 
@@ -133,22 +133,22 @@ class Bound:
         plain JSON, and the test fails where it is not what the baseline has. Without a baseline the number
         is recorded only.
 
-        Raises AmpFailure, and Misuse for what cannot be recorded.
+        Raises AmpFailure, and AmpUsageError for what cannot be recorded.
         """
         valid = [each.value for each in Better]
         if better not in valid:
-            raise Misuse(f"better={better!r}; valid: {', '.join(valid)}")
+            raise AmpUsageError(f"better={better!r}; valid: {', '.join(valid)}")
         finite = not isinstance(value, float) or math.isfinite(value)
         if better != "same" and not (finite and _is_number(value)):
-            raise Misuse(f"{name}: {value!r} is no finite number, which better={better!r} compares")
+            raise AmpUsageError(f"{name}: {value!r} is no finite number, which better={better!r} compares")
         if not finite:
-            raise Misuse(f"{name}: {value!r} says nothing, and would stay the same; valid: a finite number")
+            raise AmpUsageError(f"{name}: {value!r} says nothing, and would stay the same; valid: a finite number")
         if interval is not None and (better == "same" or not _encloses(interval, value)):
-            raise Misuse(
+            raise AmpUsageError(
                 f"{name}: interval={interval!r}; valid: two numbers with {value!r} between them, and a direction"
             )
         if margin is not None and not (better != "same" and _is_number(margin) and 0 <= margin < math.inf):
-            raise Misuse(f"{name}: margin={margin!r}; valid: a number from 0 for what is better lower or higher")
+            raise AmpUsageError(f"{name}: margin={margin!r}; valid: a number from 0 for what is better lower or higher")
         return self.observe(name, value, kind="measure", unit=unit, interval=interval, better=better, margin=margin)
 
     def observe(  # noqa: PLR0913  # keywords of one fact
@@ -166,36 +166,36 @@ class Bound:
     ) -> Observation:
         """Record a fact as ``family/device/dtype/name``, as the suites do; ``record`` is for numbers of your own.
 
-        ``kind`` is one of ``rule``, ``dtype``, ``count`` and ``state`` (the same in every run: with a
-        baseline a difference fails the test), or ``error``, ``ratio``, ``seconds``, ``bytes``, ``measure``
-        and ``series`` (recorded; an error that grew fails the test, and so does another number that is worse,
-        if ``better`` says which way it should go). ``allowed`` is what the check accepted, in ``unit``.
-        A number that is not finite makes the test red, whatever is allowed; so does an ``allowed`` that is not finite.
-        ``interval`` is where the true value lies, as the order statistics of a speedup. ``over_seeds`` is what an
-        error is with the numbers of the seeds after the run's own, as the method ``over_seeds`` measures it; a
-        comparison goes by those of both runs. Raises AmpFailure where the baseline disagrees, Misuse for a bad name,
-        kind or value, and for a name that the test has used before.
+        ``kind`` is one of ``rule``, ``dtype``, ``count`` and ``state`` (the same in every run: with a baseline a
+        difference fails the test), or ``error``, ``ratio``, ``seconds``, ``bytes``, ``measure`` and ``series``
+        (recorded; an error that grew fails the test, and so does another number that is worse, if ``better`` says which
+        way it should go). ``allowed`` is what the check accepted, in ``unit``. A number that is not finite makes the
+        test red, whatever is allowed; so does an ``allowed`` that is not finite. ``interval`` is where the true value
+        lies, as the order statistics of a speedup. ``over_seeds`` is what an error is with the numbers of the seeds
+        after the run's own, as the method ``over_seeds`` measures it; a comparison goes by those of both runs. Raises
+        AmpFailure where the baseline disagrees, AmpUsageError for a bad name, kind or value, and for a name that the
+        test has used before.
         """
         use()
         info = self._item.stash[INFO]
         if not isinstance(kind, str) or kind not in _KINDS:
-            raise Misuse(f"kind={kind!r} is no kind of observation; valid: {', '.join(_KINDS)}")
+            raise AmpUsageError(f"kind={kind!r} is no kind of observation; valid: {', '.join(_KINDS)}")
         try:
             key = make_key(info.family, self.device.key, self.precision.name, name)
             check_value(key, value)
             wanted = None if better is None else Better(better)
         except ValueError as error:
-            raise Misuse(str(error)) from None
+            raise AmpUsageError(str(error)) from None
         for named, number in (("allowed", allowed), ("margin", margin)):
             if number is not None and not _is_number(number):
-                raise Misuse(f"{name}: {named}={number!r}; valid: a number")
+                raise AmpUsageError(f"{name}: {named}={number!r}; valid: a number")
         if margin is not None and not 0 <= margin < math.inf:
-            raise Misuse(f"{name}: margin={margin!r}; valid: a finite number from 0")
+            raise AmpUsageError(f"{name}: margin={margin!r}; valid: a finite number from 0")
         if interval is not None and not _encloses(interval, value):
-            raise Misuse(f"{name}: interval={interval!r}; valid: two numbers with {value!r} between them")
+            raise AmpUsageError(f"{name}: interval={interval!r}; valid: two numbers with {value!r} between them")
         others = None if over_seeds is None else _of_other_seeds(name, kind, over_seeds)
         if any(earlier.key == key for earlier in self._item.stash[OBSERVATIONS]):
-            raise Misuse(
+            raise AmpUsageError(
                 f"{key} is observed twice; one name, one fact: give each its own, as amp.case(..., name=) does"
             )
         ends = None if interval is None else (interval[0], interval[1])
@@ -214,7 +214,7 @@ class Bound:
         try:
             check_written(made)
         except ValueError as error:
-            raise Misuse(str(error)) from None
+            raise AmpUsageError(str(error)) from None
         return self._kept(made)
 
     def _kept(self, made: Observation) -> Observation:
@@ -266,7 +266,7 @@ class Bound:
     def _missing(self, what: str, reason: str) -> NoReturn:
         """Fail the test, or skip it if --amp-allow-missing names ``what``; see ``SuiteAmp.missing``."""
         if what not in MAY_BE_MISSING:
-            raise Misuse(f"{what!r} is nothing that may be missing; valid: {', '.join(MAY_BE_MISSING)}")
+            raise AmpUsageError(f"{what!r} is nothing that may be missing; valid: {', '.join(MAY_BE_MISSING)}")
         if what not in self._config.allow_missing:
             raise AmpFailure(reason, accept=f"--amp-allow-missing={what} skips what cannot be looked at")
         self._item.stash[INFO] = replace(self._item.stash[INFO], allowed_missing=True)
@@ -282,20 +282,19 @@ class Bound:
     ) -> Case:
         """A case to check: ``build`` makes the model, ``batch`` the data, ``loss`` takes both.
 
-        Model and batch are made on the CPU in float32 after torch has been seeded, and copied to the
-        device. ``loss`` returns a tensor with one element, or outputs by name in a dict, a dataclass or a named
-        tuple, of which ``loss`` is differentiated, or the sum of all where none is called so. Floating tensors of
-        the batch that require a gradient have theirs compared, too. ``name`` is part of observation keys; without
-        one it is the test's, with the test's own parameters.
-        Raises Misuse for a module, or anything else that is no function, in place of one that makes it, and on a fake
-        device, where nothing is computed.
+        Model and batch are made on the CPU in float32 after torch has been seeded, and copied to the device. ``loss``
+        returns a tensor with one element, or outputs by name in a dict, a dataclass or a named tuple, of which ``loss``
+        is differentiated, or the sum of all where none is called so. Floating tensors of the batch that require a
+        gradient have theirs compared, too. ``name`` is part of observation keys; without one it is the test's, with the
+        test's own parameters. Raises AmpUsageError for a module, or anything else that is no function, in place of one
+        that makes it, and on a fake device, where nothing is computed.
         """
         import torch
 
         from pytest_amp.cases import Case, takes
 
         if self.device.kind is DeviceKind.FAKE:
-            raise Misuse(
+            raise AmpUsageError(
                 f"{self.device.name} has rules and no arithmetic, so that no case runs there; valid: a real device, or "
                 "operators under amp.autocast() on tensors that are made within amp.device.tensors()"
             )
@@ -309,17 +308,17 @@ class Bound:
             ("loss", loss, (None, None), both),
         ):
             if not callable(given) or isinstance(given, torch.nn.Module):
-                raise Misuse(f"{argument} is {type(given).__name__}; valid: {valid}")
+                raise AmpUsageError(f"{argument} is {type(given).__name__}; valid: {valid}")
             if not takes(given, *taken):
-                raise Misuse(f"{argument} takes other arguments than {len(taken) or 'none'}; valid: {valid}")
+                raise AmpUsageError(f"{argument} takes other arguments than {len(taken) or 'none'}; valid: {valid}")
         if name is None:
             name = self._own_name()
         if not isinstance(name, str):
-            raise Misuse(f"name={name!r}; valid: text")
+            raise AmpUsageError(f"name={name!r}; valid: text")
         try:
             make_key(self._item.stash[INFO].family, self.device.key, self.precision.name, name)
         except ValueError:
-            raise Misuse(f"name={name!r}; valid: printable text that begins and ends with no blank") from None
+            raise AmpUsageError(f"name={name!r}; valid: printable text that begins and ends with no blank") from None
         return Case(name, build, batch, loss)
 
     def _observing(self, case: Case) -> Observe:
@@ -350,7 +349,7 @@ class Bound:
     def _expect_case(self, case: object, check: str, *, low: bool = True) -> None:
         """Check what every check of a case needs: a case, an autocast dtype if ``low``, and no surrounding region.
 
-        Raises Misuse, and AmpFailure in a region.
+        Raises AmpUsageError, and AmpFailure in a region.
         """
         from pytest_amp import cases
 
@@ -361,10 +360,12 @@ class Bound:
         self._refuse_ambient(check)
 
     def _refuse_wide(self, check: str) -> None:
-        """Raise Misuse unless the test runs in an autocast dtype: without one there is no mixed precision to check."""
+        """Raise AmpUsageError unless the test runs in an autocast dtype: else there is no mixed precision to check."""
         if not self.precision.is_low:
             low = ", ".join(LOW)
-            raise Misuse(f"{check} needs an autocast dtype, and this test runs in {self.precision.name}; valid: {low}")
+            raise AmpUsageError(
+                f"{check} needs an autocast dtype, and this test runs in {self.precision.name}; valid: {low}"
+            )
 
     def _refuse_ambient(self, check: str) -> None:
         """Raise AmpFailure under autocast: the float32 side of a check must be computed outside of it."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pytest_amp.amp.base import Bound
-from pytest_amp.failure import is_misuse
+from pytest_amp.failure import is_usage_error
 
 if TYPE_CHECKING:
     from pytest_amp.cases import Case
 
-__tracebackhide__ = is_misuse
+__tracebackhide__ = is_usage_error
 
 
 class CompileChecks(Bound):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pytest_amp.amp.base import Bound
 from pytest_amp.amp.deprecated import renamed_keywords
 from pytest_amp.devices import DeviceKind
-from pytest_amp.failure import is_misuse
+from pytest_amp.failure import is_usage_error
 from pytest_amp.record import judged, make_key
 from pytest_amp.run.selection import INFO
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pytest_amp.memory import Census, MemoryUse
     from pytest_amp.speed import Interval, MakeOptimizer, Measured, SpeedConditions, Workload
 
-__tracebackhide__ = is_misuse
+__tracebackhide__ = is_usage_error
 
 
 class CostChecks(Bound):
@@ -58,8 +58,8 @@ class CostChecks(Bound):
         ``<name>/over-<versus>/<kind>/speedup`` with its interval, and two times.
 
         Skips the test, with the reason, where speed is off, and with "inconclusive: ..." where nothing can be said.
-        Raises AmpFailure below the floor or the baseline, and for a step that cannot be captured; Misuse for keywords
-        that cannot be. Returns the measurement.
+        Raises AmpFailure below the floor or the baseline, and for a step that cannot be captured; AmpUsageError for
+        keywords that cannot be. Returns the measurement.
         """
         from pytest_amp import cases, speed
         from pytest_amp.numerics.running import ToldOf, ToldOfFunction

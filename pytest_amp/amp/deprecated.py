@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar, cast
 
-from pytest_amp.failure import Misuse
+from pytest_amp.failure import AmpUsageError
 
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
@@ -17,7 +17,7 @@ def renamed_keywords(**names: str) -> Callable[[Callable[_Arguments, _Result]], 
     """Return a decorator of a method that accepts keywords by their former names, ``former="current"``.
 
     A former name warns with DeprecationWarning at the caller's line, and names the current one. Both names in one call
-    raise Misuse.
+    raise AmpUsageError.
     """
 
     def decorate(method: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
@@ -28,7 +28,7 @@ def renamed_keywords(**names: str) -> Callable[[Callable[_Arguments, _Result]], 
                 if former not in kwargs:
                     continue
                 if current in kwargs:
-                    raise Misuse(
+                    raise AmpUsageError(
                         f"{method.__name__} has {former}= and {current}=, its new name; expected {current}= alone"
                     )
                 warnings.warn(

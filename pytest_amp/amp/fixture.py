@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NoReturn
 
 from pytest_amp.amp.whole import WholeCheck
-from pytest_amp.failure import is_misuse
+from pytest_amp.failure import is_usage_error
 
 if TYPE_CHECKING:
     from pytest_amp.config import AmpConfig
     from pytest_amp.numerics.conditions import Conditions
     from pytest_amp.run.targets import Target
 
-__tracebackhide__ = is_misuse
+__tracebackhide__ = is_usage_error
 
 
 class Amp(WholeCheck):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pytest_amp.amp.base import Bound
 from pytest_amp.amp.deprecated import renamed_keywords
-from pytest_amp.failure import Misuse, is_misuse
+from pytest_amp.failure import AmpUsageError, is_usage_error
 
 if TYPE_CHECKING:
     import torch
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pytest_amp.scaler import MakeOptimizer, TraceStep, Train, Training
     from pytest_amp.training import TrainingStep, Trajectory
 
-__tracebackhide__ = is_misuse
+__tracebackhide__ = is_usage_error
 
 
 class LoopChecks(Bound):
@@ -58,11 +58,11 @@ class LoopChecks(Bound):
         A note in the summary of the run tells what is known, and fails nothing: running statistics that keep the
         planted inf, since torch updates them in the forward pass (pytorch/pytorch#115500; those of BatchNorm,
         SyncBatchNorm and InstanceNorm, and what ``functional.batch_norm`` updates), by their layers; and a model that
-        raises at the planted inf by an error of its own, for which overflow in the forward pass is left out.
-        Warns of a loss in float16 (LowLoss), and of an activation that was made inf and reached no gradient
-        (SwallowedOverflow). Observed as ``<case>/skipped``, ``spoilt buffers``, ``swallowed overflows``,
-        ``refused overflows`` and ``scale``. Raises AmpFailure, and Misuse for arguments that cannot be, and for complex
-        parameters, whose gradients torch's GradScaler cannot unscale.
+        raises at the planted inf by an error of its own, for which overflow in the forward pass is left out. Warns of a
+        loss in float16 (LowLoss), and of an activation that was made inf and reached no gradient (SwallowedOverflow).
+        Observed as ``<case>/skipped``, ``spoilt buffers``, ``swallowed overflows``, ``refused overflows`` and
+        ``scale``. Raises AmpFailure, and AmpUsageError for arguments that cannot be, and for complex parameters, whose
+        gradients torch's GradScaler cannot unscale.
         """
         from pytest_amp import cases, scaler
         from pytest_amp.numerics.running import ToldOf
@@ -107,9 +107,9 @@ class LoopChecks(Bound):
         these do not run without a region, either, with manual casts; a note in the summary says so.
 
         --amp-tolerance-scale multiplies the band. Observed as ``<case>/loss beside fp32``, the used part of the band,
-        and ``<case>/steps skipped``. Raises AmpFailure, which names the step, and Misuse for steps that cannot be, and
-        for complex parameters in fp16, whose gradients torch's GradScaler cannot unscale.
-        Returns the run in mixed precision.
+        and ``<case>/steps skipped``. Raises AmpFailure, which names the step, and AmpUsageError for steps that cannot
+        be, and for complex parameters in fp16, whose gradients torch's GradScaler cannot unscale. Returns the run in
+        mixed precision.
         """
         import torch
 
@@ -158,7 +158,7 @@ class LoopChecks(Bound):
 
         ``work`` is a case (``train``, ``optimizer`` and ``overflow_gradients_at`` as in ``check_scaler``), or a
         function that makes one whole iteration with the scaler that it is given. Nothing is checked or observed.
-        Raises Misuse for arguments that cannot be, and for keywords that need a case.
+        Raises AmpUsageError for arguments that cannot be, and for keywords that need a case.
         """
         from pytest_amp import cases, scaler
         from pytest_amp.numerics.running import ToldOf, ToldOfFunction
@@ -168,10 +168,10 @@ class LoopChecks(Bound):
         cases.expect_number("growth_interval", growth_interval, least=1, whole=True)
         rule = scaler.UpdateRule(growth_interval=growth_interval)
         if not isinstance(work, scaler.Case) and not callable(work):
-            raise Misuse(f"scaler_trace of {work!r}; valid: a case, or a function that makes one iteration")
+            raise AmpUsageError(f"scaler_trace of {work!r}; valid: a case, or a function that makes one iteration")
         if not isinstance(work, scaler.Case):
             if train is not None or optimizer is not None or overflow_gradients_at:
-                raise Misuse(
+                raise AmpUsageError(
                     "scaler_trace of a function takes no train, optimizer or overflow_gradients_at: they need a case"
                 )
             with ToldOfFunction(getattr(work, "__name__", type(work).__name__)):
@@ -179,7 +179,9 @@ class LoopChecks(Bound):
         training = self._training(work, train, optimizer, overflow_gradients_at)
         late = [index for index in overflow_gradients_at if not 0 <= index < steps]
         if late:
-            raise Misuse(f"overflow_gradients_at={late[0]} of {steps} steps; valid: iterations from 0 to {steps - 1}")
+            raise AmpUsageError(
+                f"overflow_gradients_at={late[0]} of {steps} steps; valid: iterations from 0 to {steps - 1}"
+            )
         with ToldOf(work, self._conditions):
             return scaler.ScalerTrace(step for _, step in training.iterations(steps, init_scale, rule))
 

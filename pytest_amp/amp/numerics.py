@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from pytest_amp.amp.base import Bound
-from pytest_amp.failure import Misuse, is_misuse
+from pytest_amp.failure import AmpUsageError, is_usage_error
 
 if TYPE_CHECKING:
     import torch
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pytest_amp.numerics.dtypes import Expected
     from pytest_amp.numerics.oracle import Trace
 
-__tracebackhide__ = is_misuse
+__tracebackhide__ = is_usage_error
 
 
 class NumericChecks(Bound):
@@ -93,13 +93,13 @@ class NumericChecks(Bound):
         A dtype tells only the name: a float32 tensor of which every value is representable in the low dtype was low
         before. That is told of at least 64 finite values other than zero; if fewer than 64 of them are distinct, they
         have collapsed to these. One value, such as a loss, is checked by its dtype, with a warning that
-        ``reduction="none"`` gives more. Raises AmpFailure, and Misuse for 2 to 63 values that the low dtype has, or for
-        what is no tensor.
+        ``reduction="none"`` gives more. Raises AmpFailure, and AmpUsageError for 2 to 63 values that the low dtype has,
+        or for what is no tensor.
         """
         from pytest_amp.numerics.float32_values import check_fp32
 
         if not hasattr(tensor, "is_floating_point"):
-            raise Misuse(f"check_fp32 was given {type(tensor).__name__}; valid: a tensor")
+            raise AmpUsageError(f"check_fp32 was given {type(tensor).__name__}; valid: a tensor")
         check_fp32(tensor, self._conditions, name=name)
 
     def check_dtypes(self, case: Case, expected: Mapping[str, Expected]) -> None:
@@ -116,7 +116,7 @@ class NumericChecks(Bound):
         (``states.0``), all that are in it (``states``), or as a pattern. Complex tensors are compared with complex
         dtypes only.
 
-        Raises Misuse for a key that names no module or no output, AmpFailure for another dtype.
+        Raises AmpUsageError for a key that names no module or no output, AmpFailure for another dtype.
         """
         from pytest_amp.numerics.dtypes import check_dtypes
         from pytest_amp.numerics.running import ToldOf

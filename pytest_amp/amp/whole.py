@@ -10,7 +10,7 @@ from pytest_amp.amp.compilation import CompileChecks
 from pytest_amp.amp.costs import CostChecks
 from pytest_amp.amp.loops import LoopChecks
 from pytest_amp.amp.numerics import NumericChecks
-from pytest_amp.failure import is_misuse
+from pytest_amp.failure import is_usage_error
 
 if TYPE_CHECKING:
     from pytest_amp.cases import Case
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pytest_amp.scaler import MakeOptimizer
     from pytest_amp.training import TrainingStep
 
-__tracebackhide__ = is_misuse
+__tracebackhide__ = is_usage_error
 
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
@@ -60,7 +60,7 @@ class WholeCheck(NumericChecks, LoopChecks, CompileChecks, CostChecks):
         of them no longer occurs; a module may be a pattern, as of file names.
 
         Returns a report that prints as one page. Raises AmpFailure with everything that is wrong, worst first, and
-        Misuse for arguments that cannot be.
+        AmpUsageError for arguments that cannot be.
         """
         from pytest_amp import cases
         from pytest_amp.check import Collector, Plan, conclude, expect_expected

@@ -17,9 +17,9 @@ from torch.nn.utils.rnn import PackedSequence
 
 from pytest_amp.cases.raised import failure_of, passes
 from pytest_amp.cases.seeding import seeded
-from pytest_amp.failure import Misuse, is_misuse
+from pytest_amp.failure import AmpUsageError, is_usage_error
 
-__tracebackhide__ = is_misuse
+__tracebackhide__ = is_usage_error
 
 #: Expected result of each function of a case.
 _EXPECTED = {
@@ -55,14 +55,14 @@ class Case:
     def realise(self, *, seed: int = 0) -> Realised:
         """The module and the batch on the CPU, each made after seeding torch with ``seed``.
 
-        Parameters of lazy modules are made by one forward pass in evaluation mode. Raises Misuse if ``build``
+        Parameters of lazy modules are made by one forward pass in evaluation mode. Raises AmpUsageError if ``build``
         makes no module, or one without data, and if ``batch`` makes what can be looked into once only; AmpFailure if
         one of them or that pass raises.
         """
         with torch.random.fork_rng(devices=[]):
             model = self._made("build", self.build, seed)
             if not isinstance(model, torch.nn.Module):
-                raise Misuse(f"case {self.name}: build made {type(model).__name__}, not a torch.nn.Module")
+                raise AmpUsageError(f"case {self.name}: build made {type(model).__name__}, not a torch.nn.Module")
             batch = self._made("batch", self.batch, seed)
             if any(map(is_lazy, (*model.parameters(), *model.buffers()))):
                 self._made("loss", lambda: _initialise(model, lambda: self.loss(model, batch)), seed)
@@ -95,15 +95,17 @@ def _initialise(model: torch.nn.Module, forward: Callable[[], object]) -> None:
         module.training = mode
     left = [name for name, value in (*model.named_parameters(), *model.named_buffers()) if is_lazy(value)]
     if left:
-        raise Misuse(f"{left[0]} is lazy, and the forward pass in evaluation mode does not make it")
+        raise AmpUsageError(f"{left[0]} is lazy, and the forward pass in evaluation mode does not make it")
 
 
 def _expect_data(case: str, model: torch.nn.Module, batch: Any) -> None:
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         if tensor.is_meta:
-            raise Misuse(f"case {case}: build made {name} on the meta device, where it has no data; valid: on the CPU")
+            raise AmpUsageError(
+                f"case {case}: build made {name} on the meta device, where it has no data; valid: on the CPU"
+            )
     if isinstance(batch, (Iterator, AbstractSet)):
-        raise Misuse(
+        raise AmpUsageError(
             f"case {case}: batch made a {type(batch).__name__}, which gives its tensors once, or in any order; "
             "valid: a tensor, or a dict, dataclass, list or tuple of tensors"
         )
@@ -250,19 +252,21 @@ def outputs_by_name(outputs: Outputs) -> dict[str, torch.Tensor]:
     """Return the tensors of a loss function's result by their paths; a bare tensor is ``loss``.
 
     Tensors are collected from a mapping, a dataclass or a named tuple, at any depth; other values, such as None or a
-    cache of keys, are left out. Raises Misuse for any other type, which has no names.
+    cache of keys, are left out. Raises AmpUsageError for any other type, which has no names.
     """
     if isinstance(outputs, torch.Tensor):
         return {"loss": outputs}
     if not (isinstance(outputs, Mapping) or _is_record(outputs) or _is_named_tuple(outputs)):
-        raise Misuse(f"the loss is {type(outputs).__name__}; valid: a tensor, or tensors by name (dict, dataclass)")
+        raise AmpUsageError(
+            f"the loss is {type(outputs).__name__}; valid: a tensor, or tensors by name (dict, dataclass)"
+        )
     return dict(named_tensors(outputs, objects=False))
 
 
 def loss_of(outputs: Outputs) -> torch.Tensor:
     """Return the tensor to differentiate: a bare tensor, the entry ``loss``, or the sum of all entries without one.
 
-    Raises Misuse if the result has more than one element.
+    Raises AmpUsageError if the result has more than one element.
     """
     named = outputs_by_name(outputs)
     if "loss" in named:
@@ -271,7 +275,7 @@ def loss_of(outputs: Outputs) -> torch.Tensor:
         loss = torch.stack([value.reshape(()) for value in named.values()]).sum()
     else:
         have = f"outputs {', '.join(named)}" if named else f"outputs of {type(outputs).__name__} without a tensor"
-        raise Misuse(f"{have}: none is called loss, and not all have one element")
+        raise AmpUsageError(f"{have}: none is called loss, and not all have one element")
     if loss.numel() != 1:
-        raise Misuse(f"the loss has shape {list(loss.shape)}, it must have one element")
+        raise AmpUsageError(f"the loss has shape {list(loss.shape)}, it must have one element")
     return loss

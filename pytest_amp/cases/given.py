@@ -10,27 +10,27 @@ import torch
 
 from pytest_amp import torch_private
 from pytest_amp.cases.case import Case
-from pytest_amp.failure import Misuse, is_misuse
+from pytest_amp.failure import AmpUsageError, is_usage_error
 
-__tracebackhide__ = is_misuse
+__tracebackhide__ = is_usage_error
 
 #: Function that makes an optimizer of a list of parameters.
 MakeOptimizer: TypeAlias = Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]
 
 
 def expect_case(value: object, *, check: str) -> None:
-    """Raise Misuse unless the argument is a case; most often it is a model."""
+    """Raise AmpUsageError unless the argument is a case; most often it is a model."""
     if not isinstance(value, Case):
-        raise Misuse(f"{check} takes a case; this is {_called(value)}; amp.case(build, batch, loss) makes one")
+        raise AmpUsageError(f"{check} takes a case; this is {_called(value)}; amp.case(build, batch, loss) makes one")
 
 
 def expect_step(value: object) -> None:
-    """Raise Misuse unless the training step is a function of one argument."""
+    """Raise AmpUsageError unless the training step is a function of one argument."""
     valid = "a function that makes one iteration, which it is given"
     if value is not None and not callable(value):
-        raise Misuse(f"train is {_called(value)}; valid: {valid}")
+        raise AmpUsageError(f"train is {_called(value)}; valid: {valid}")
     if value is not None and not takes(value, None):
-        raise Misuse(f"train takes other arguments than one; valid: {valid}")
+        raise AmpUsageError(f"train takes other arguments than one; valid: {valid}")
 
 
 def takes(function: Callable[..., Any], *arguments: object) -> bool:
@@ -47,44 +47,44 @@ def takes(function: Callable[..., Any], *arguments: object) -> bool:
 
 
 def expect_maker(value: object) -> None:
-    """Raise Misuse unless the argument makes optimizers; most often it is an optimizer itself."""
+    """Raise AmpUsageError unless the argument makes optimizers; most often it is an optimizer itself."""
     if value is not None and not callable(value):
-        raise Misuse(
+        raise AmpUsageError(
             f"optimizer is {_called(value)}; valid: a function that makes one of a list of parameters, "
             "lambda parameters: torch.optim.SGD(parameters, lr=0.1), for each run has a model of its own"
         )
 
 
 def expect_iterations(name: str, value: object) -> None:
-    """Raise Misuse unless the argument is a collection of iteration numbers."""
+    """Raise AmpUsageError unless the argument is a collection of iteration numbers."""
     valid = isinstance(value, Collection) and not isinstance(value, (str, bytes))
     if not valid or not all(type(index) is int for index in _each(value)):
-        raise Misuse(f"{name}={value!r}; valid: a collection of iterations, such as (2,) or range(2, 5)")
+        raise AmpUsageError(f"{name}={value!r}; valid: a collection of iterations, such as (2,) or range(2, 5)")
 
 
 def expect_names(name: str, value: object) -> None:
-    """Raise Misuse unless the argument is a collection of names; a string would be one of letters."""
+    """Raise AmpUsageError unless the argument is a collection of names; a string would be one of letters."""
     valid = isinstance(value, Collection) and not isinstance(value, (str, bytes))
     if not valid or not all(isinstance(name, str) for name in _each(value)):
-        raise Misuse(f"{name}={value!r}; valid: a collection of names, such as ['norm.running_mean']")
+        raise AmpUsageError(f"{name}={value!r}; valid: a collection of names, such as ['norm.running_mean']")
 
 
 def expect_number(name: str, value: object, *, least: float, whole: bool = False, above: bool = False) -> None:
-    """Raise Misuse unless the argument is a number of at least ``least``, or with ``above`` larger than that."""
+    """Raise AmpUsageError unless the argument is a number of at least ``least``, or with ``above`` larger than that."""
     kinds = (int,) if whole else (int, float)
     number = isinstance(value, kinds) and not isinstance(value, bool) and least <= value < float("inf")
     if not number or (above and value == least):
         what = "a whole number" if whole else "a finite number"
-        raise Misuse(f"{name}={value!r}; valid: {what}, {f'above {least}' if above else f'{least} or more'}")
+        raise AmpUsageError(f"{name}={value!r}; valid: {what}, {f'above {least}' if above else f'{least} or more'}")
 
 
 def expect_flag(name: str, value: object) -> None:
-    """Raise Misuse unless the argument is True or False: any non-empty text is true, even ``"no"``."""
+    """Raise AmpUsageError unless the argument is True or False: any non-empty text is true, even ``"no"``."""
     if not isinstance(value, bool):
-        raise Misuse(f"{name}={value!r}; valid: True, False")
+        raise AmpUsageError(f"{name}={value!r}; valid: True, False")
 
 
-class Detached(Misuse, RuntimeError):
+class Detached(AmpUsageError, RuntimeError):
     """Loss that depends on nothing that requires a gradient; torch's own error for it is a RuntimeError."""
 
 
@@ -95,23 +95,25 @@ def expect_graph(loss: torch.Tensor, *, case: str) -> None:
 
 
 def expect_python(model: torch.nn.Module, *, case: str) -> None:
-    """Raise Misuse for a scripted or self-compiling module: their operators cannot be recorded."""
+    """Raise AmpUsageError for a scripted or self-compiling module: their operators cannot be recorded."""
     for name, module in model.named_modules():
         which = f"case {case}: {name or 'the model'}"
         if isinstance(module, torch.jit.ScriptModule):
-            raise Misuse(f"{which} is a script, whose operators nobody sees; valid: the module before torch.jit.script")
+            raise AmpUsageError(
+                f"{which} is a script, whose operators nobody sees; valid: the module before torch.jit.script"
+            )
         if torch_private.compiles_itself(module):
-            raise Misuse(
+            raise AmpUsageError(
                 f"{which} compiles itself, so that nobody sees its operators; valid: the module before torch.compile, "
                 "which amp.check_compiled(case) compiles"
             )
 
 
 def made_of(parameters: list[torch.nn.Parameter], make: Callable[..., Any]) -> torch.optim.Optimizer:
-    """Return the optimizer that ``make`` makes of ``parameters``. Raises Misuse for any other result."""
+    """Return the optimizer that ``make`` makes of ``parameters``. Raises AmpUsageError for any other result."""
     optimizer = make(parameters)
     if not isinstance(optimizer, torch.optim.Optimizer):
-        raise Misuse(f"optimizer made {_called(optimizer)}; valid: a torch.optim.Optimizer")
+        raise AmpUsageError(f"optimizer made {_called(optimizer)}; valid: a torch.optim.Optimizer")
     return optimizer
 
 

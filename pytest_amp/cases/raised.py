@@ -12,7 +12,7 @@ from types import TracebackType
 import pytest
 import torch
 
-from pytest_amp.failure import AmpFailure, Misuse
+from pytest_amp.failure import AmpFailure, AmpUsageError
 from pytest_amp.text.quoted import quoted
 from pytest_amp.torch_private import PrivateApiGone
 
@@ -21,7 +21,7 @@ _LIBRARIES = Path(torch.__file__).parent, Path(__file__).parent.parent
 _PYTHON = Path(sysconfig.get_path("stdlib"))
 _INSTALLED = tuple({Path(sysconfig.get_path(name)) for name in ("purelib", "platlib")})
 #: Exceptions that are no errors of a case: a refusal, a missing private API, and those that end or skip a test.
-_PASS = Misuse, PrivateApiGone, pytest.exit.Exception, unittest.SkipTest
+_PASS = AmpUsageError, PrivateApiGone, pytest.exit.Exception, unittest.SkipTest
 #: Maximum length of an error's text in a message.
 _MOST = 300
 

@@ -14,7 +14,7 @@ from pytest_amp.account import receive
 from pytest_amp.cases import in_one_line
 from pytest_amp.check.entry import Entry, entry_of_failure, entry_of_finding, kind_of_check
 from pytest_amp.check.report import CheckLine
-from pytest_amp.failure import AmpFailure, Misuse
+from pytest_amp.failure import AmpFailure, AmpUsageError
 from pytest_amp.lint import Finding, Severity
 from pytest_amp.numerics.draws import NotReplayed
 from pytest_amp.record import Better, Observation
@@ -53,7 +53,7 @@ class Collector:
             receive(failure)
             verdict, detail = "red", failure.what
             self.entries.append(entry_of_failure(check, failure))
-        except Misuse as refusal:
+        except AmpUsageError as refusal:
             verdict, detail = "red", str(refusal)
             self.entries.append(_refused(check, str(refusal)))
         except PrivateApiGone:

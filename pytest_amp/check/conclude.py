@@ -9,9 +9,9 @@ from pytest_amp.check.expected import split
 from pytest_amp.check.failure import CheckFailure, counted
 from pytest_amp.check.plan import Plan
 from pytest_amp.check.report import Report
-from pytest_amp.failure import is_misuse
+from pytest_amp.failure import is_usage_error
 
-__tracebackhide__ = is_misuse
+__tracebackhide__ = is_usage_error
 
 
 def conclude(plan: Plan, expect: Mapping[str, tuple[str, ...]], *, strict: bool) -> Report:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from pytest_amp.check.entry import Entry
-from pytest_amp.failure import Misuse, is_misuse
+from pytest_amp.failure import AmpUsageError, is_usage_error
 from pytest_amp.lint import Severity
 
-__tracebackhide__ = is_misuse
+__tracebackhide__ = is_usage_error
 
 #: Type of ``expect=``: kinds of findings by module, or by a pattern of modules.
 Expected = Mapping[str, str | Sequence[str]]
@@ -25,17 +25,17 @@ class Split:
 
 
 def expect_expected(expect: object) -> dict[str, tuple[str, ...]]:
-    """Return ``expect`` with a tuple of kinds for each module. Raises Misuse for anything else."""
+    """Return ``expect`` with a tuple of kinds for each module. Raises AmpUsageError for anything else."""
     if expect is None:
         return {}
     valid = "kinds of findings by module, such as {'layers.0.norm': 'low-norm', '': ['low-loss']}"
     if not isinstance(expect, Mapping):
-        raise Misuse(f"expect={expect!r}; expected {valid}")
+        raise AmpUsageError(f"expect={expect!r}; expected {valid}")
     result = {}
     for module, kinds in expect.items():
         names = (kinds,) if isinstance(kinds, str) else tuple(kinds) if isinstance(kinds, Sequence) else ()
         if not isinstance(module, str) or not names or not all(isinstance(name, str) and name for name in names):
-            raise Misuse(f"expect has {module!r}: {kinds!r}; expected {valid}")
+            raise AmpUsageError(f"expect has {module!r}: {kinds!r}; expected {valid}")
         result[module] = names
     return result
 

@@ -12,7 +12,7 @@ import torch
 from pytest_amp.cases import Case, Realised
 from pytest_amp.check.entry import Entry
 from pytest_amp.check.own import Key, OwnPrecision, Part
-from pytest_amp.failure import is_misuse
+from pytest_amp.failure import is_usage_error
 from pytest_amp.lint import Severity
 from pytest_amp.numerics.conditions import Conditions
 from pytest_amp.numerics.errors import distance, is_inexact, norm
@@ -21,7 +21,7 @@ from pytest_amp.numerics.realised import realise
 from pytest_amp.numerics.step import Step, run_step
 from pytest_amp.precision import FP16
 
-__tracebackhide__ = is_misuse
+__tracebackhide__ = is_usage_error
 
 #: Ratio of errors from which low precision counts as harmful. Healthy models reach at most 1.05 (with casts of their
 #: own that every decoder makes), 1.15 (a low-precision residual stream) and 1.23 (CLIP, which normalises its embeddings

@@ -14,7 +14,7 @@ from pytest_amp.check.collect import Collector
 from pytest_amp.check.entry import Entry
 from pytest_amp.check.harm import LIMIT, Harm, measured
 from pytest_amp.check.report import Cost
-from pytest_amp.failure import AmpFailure, is_misuse
+from pytest_amp.failure import AmpFailure, is_usage_error
 from pytest_amp.lint import Severity
 from pytest_amp.memory import Census, MemoryUse
 from pytest_amp.numerics.conditions import Conditions
@@ -23,7 +23,7 @@ from pytest_amp.numerics.step import run_step
 from pytest_amp.precision import FP16, dtype_name
 from pytest_amp.training import TooLittleSeen, TrainingStep
 
-__tracebackhide__ = is_misuse
+__tracebackhide__ = is_usage_error
 
 #: Numbers of steps, tried in order until the float32 loss has moved enough for a comparison.
 STEPS = (12, 24, 48, 96)

@@ -21,7 +21,7 @@ from pytest_amp.cases import Case, Realised
 from pytest_amp.compiled.compilation import Compilation, Where
 from pytest_amp.devices import DeviceKind
 from pytest_amp.devices.generators import seed_torch
-from pytest_amp.failure import AmpFailure, is_misuse
+from pytest_amp.failure import AmpFailure, is_usage_error
 from pytest_amp.numerics import Conditions, Prediction, Step, exceeds, predict, relative_error, run_step, tolerance
 from pytest_amp.numerics.cancellation import float32_errors
 from pytest_amp.numerics.case_run import CaseRun
@@ -35,7 +35,7 @@ from pytest_amp.precision import dtype_name
 from pytest_amp.record import Observe
 from pytest_amp.torch_private import compiled_graphs, random_as_eager, taken_apart
 
-__tracebackhide__ = is_misuse
+__tracebackhide__ = is_usage_error
 
 
 @dataclass(frozen=True)

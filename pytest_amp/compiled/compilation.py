@@ -10,11 +10,11 @@ from typing import Any
 import torch
 
 from pytest_amp.cases import Case, Outputs, expect_flag
-from pytest_amp.failure import Misuse, is_misuse
+from pytest_amp.failure import AmpUsageError, is_usage_error
 from pytest_amp.numerics import Conditions
 from pytest_amp.text.quoted import quoted
 
-__tracebackhide__ = is_misuse
+__tracebackhide__ = is_usage_error
 
 
 class Where(enum.Enum):
@@ -43,13 +43,13 @@ class Compilation:
         return ",".join(filter(None, (self.backend, self.mode, shapes, *options, inside)))
 
     def check(self) -> None:
-        """Raise Misuse for a back end or a mode that torch does not have, and for flags that are not bool."""
+        """Raise AmpUsageError for a back end or a mode that torch does not have, and for flags that are not bool."""
         expect_flag("fullgraph", self.fullgraph)
         if self.dynamic is not None:
             expect_flag("dynamic", self.dynamic)
         if self.backend not in torch.compiler.list_backends(exclude_tags=()):
             valid = ", ".join(["eager", "aot_eager", *torch.compiler.list_backends()])
-            raise Misuse(f"backend={self.backend!r}; valid: {valid}")
+            raise AmpUsageError(f"backend={self.backend!r}; valid: {valid}")
         self.apply(lambda: None)  # checks the mode, and compiles nothing before the first call
 
     @property
@@ -63,7 +63,7 @@ class Compilation:
         return self.backend == "inductor"
 
     def apply(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Compile ``function``. Raises Misuse for arguments that torch refuses."""
+        """Compile ``function``. Raises AmpUsageError for arguments that torch refuses."""
         try:
             compiled: Callable[..., Any] = torch.compile(
                 function,
@@ -74,7 +74,7 @@ class Compilation:
                 options=dict(self.options) or None,
             )
         except RuntimeError as error:  # for a mode, or a mode together with options
-            raise Misuse(quoted(error)) from None
+            raise AmpUsageError(quoted(error)) from None
         return compiled
 
     def case(self, case: Case, where: Conditions) -> Case:

@@ -53,7 +53,7 @@ class FakeDevice:
             yield
 
     def refusing(self) -> AbstractContextManager[object]:
-        """Enter a scope in which uses that would end the process raise Misuse instead."""
+        """Enter a scope in which uses that would end the process raise AmpUsageError instead."""
         from pytest_amp.devices.refused import refusing
 
         return refusing(self.type)

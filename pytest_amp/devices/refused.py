@@ -11,13 +11,13 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from pytest_amp import torch_private
-from pytest_amp.failure import Misuse, is_misuse
+from pytest_amp.failure import AmpUsageError, is_usage_error
 
-__tracebackhide__ = is_misuse
+__tracebackhide__ = is_usage_error
 
 
 def refusing(device_type: str) -> AbstractContextManager[Any]:
-    """Return a scope in which impossible uses of the fake device of ``device_type`` raise Misuse."""
+    """Return a scope in which impossible uses of the fake device of ``device_type`` raise AmpUsageError."""
     import torch
     from torch.overrides import TorchFunctionMode
 
@@ -36,7 +36,7 @@ def refusing(device_type: str) -> AbstractContextManager[Any]:
             here = any(_is_on(leaf, device_type) for leaf in leaves)
             fakes = any(isinstance(leaf, torch.Tensor) and _is_on(leaf, device_type) for leaf in leaves)
             if here and not fakes and not torch_private.under_fake_tensors():
-                raise Misuse(
+                raise AmpUsageError(
                     f"{_name(function)}: {device_type} is a fake device here, which has rules and no hardware; valid: "
                     "tensors that are made within amp.device.tensors(), of which amp_device is the device"
                 )
@@ -45,7 +45,7 @@ def refusing(device_type: str) -> AbstractContextManager[Any]:
             else:
                 wants = args[1] if function is setter else keywords.get("requires_grad", False)
             if (wants and here) or any(_is_on(leaf, device_type) and _wants(leaf) for leaf in leaves):
-                raise Misuse(
+                raise AmpUsageError(
                     f"{_name(function)}: a tensor on the fake device {device_type} that requires a gradient, for which "
                     "torch ends the process; valid: requires_grad=False, as in torch.nn.Parameter(..., False)"
                 )

@@ -22,7 +22,7 @@ from pytest_amp.cases import (
     seeded,
 )
 from pytest_amp.devices.generators import seed_torch
-from pytest_amp.failure import AmpFailure, Misuse, is_misuse
+from pytest_amp.failure import AmpFailure, AmpUsageError, is_usage_error
 from pytest_amp.lint.handed import Evaluation, GivenDevice, RecordedScaler
 from pytest_amp.lint.place import Place
 from pytest_amp.lint.program import Call, Program
@@ -33,7 +33,7 @@ from pytest_amp.numerics.oracle.operation import LOW
 from pytest_amp.precision.float32 import float32_precision
 from pytest_amp.training.trajectory import TrainingIteration, TrainingStep
 
-__tracebackhide__ = is_misuse
+__tracebackhide__ = is_usage_error
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ def refusals_end() -> Iterator[None]:
     try:
         yield
     except (Exception, AmpFailure) as error:
-        if isinstance(error, Exception) and not isinstance(error, Misuse) and passes(error):
+        if isinstance(error, Exception) and not isinstance(error, AmpUsageError) and passes(error):
             raise
         receive(error)
 

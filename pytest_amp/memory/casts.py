@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from pytest_amp.cases import Case
-from pytest_amp.failure import AmpFailure, is_misuse
+from pytest_amp.failure import AmpFailure, is_usage_error
 from pytest_amp.memory.passes import Passes
 from pytest_amp.numerics.conditions import Conditions
 from pytest_amp.numerics.step import Region
@@ -14,7 +14,7 @@ from pytest_amp.record import Observe
 from pytest_amp.text.table import as_table, in_bytes
 from pytest_amp.torch_private import Cast, counted_casts
 
-__tracebackhide__ = is_misuse
+__tracebackhide__ = is_usage_error
 
 
 @dataclass(frozen=True)

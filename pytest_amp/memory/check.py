@@ -6,7 +6,7 @@ import contextlib
 from dataclasses import dataclass
 
 from pytest_amp.cases import Case
-from pytest_amp.failure import AmpFailure, Misuse, is_misuse
+from pytest_amp.failure import AmpFailure, AmpUsageError, is_usage_error
 from pytest_amp.memory.passes import Passes
 from pytest_amp.memory.peaks import Allocator, Peak, growth, peak_of
 from pytest_amp.memory.saved import Saved, saved_bytes
@@ -14,7 +14,7 @@ from pytest_amp.numerics.conditions import Conditions
 from pytest_amp.record import Observe
 from pytest_amp.text.table import as_table, in_bytes
 
-__tracebackhide__ = is_misuse
+__tracebackhide__ = is_usage_error
 
 #: Steps over which memory may not grow.
 STEPS = 4
@@ -80,14 +80,16 @@ def check_memory(  # noqa: PLR0913  # keywords of one check
     """Compare the memory of a step with manual casts, ceilings, and previous steps.
 
     ``plain`` is the case that runs in float32 for ``case``: itself, or a wider copy; None if there is none. See
-    ``Amp.check_memory``. Raises AmpFailure, and Misuse for a limit of peaks on a device without statistics, and for a
-    limit relative to float32 if nothing runs in float32.
+    ``Amp.check_memory``. Raises AmpFailure, and AmpUsageError for a limit of peaks on a device without statistics, and
+    for a limit relative to float32 if nothing runs in float32.
     """
     for name, limit in (("ceiling", ceiling), ("peak_ceiling", peak_ceiling)):
         if limit is not None and plain is None:
-            raise Misuse(f"{name}={limit!r}, and {case.name} runs within a region only, so that float32 takes nothing")
+            raise AmpUsageError(
+                f"{name}={limit!r}, and {case.name} runs within a region only, so that float32 takes nothing"
+            )
     if peak_ceiling is not None and not Allocator(where.device).counts:
-        raise Misuse(
+        raise AmpUsageError(
             f"peak_ceiling={peak_ceiling!r}, and nothing counts peaks on {where.device.key}; valid there: ceiling"
         )
     passes = Passes(case, where)

@@ -11,12 +11,12 @@ from torch.nn.modules.rnn import RNNBase
 
 from pytest_amp.cases import Case, Realised, expect_graph, expect_python, loss_of, named_tensors
 from pytest_amp.devices.generators import seed_torch
-from pytest_amp.failure import is_misuse
+from pytest_amp.failure import is_usage_error
 from pytest_amp.numerics.conditions import Conditions
 from pytest_amp.numerics.hand_cast import hand_cast, rules_are_known
 from pytest_amp.numerics.step import Region
 
-__tracebackhide__ = is_misuse
+__tracebackhide__ = is_usage_error
 
 
 @dataclass

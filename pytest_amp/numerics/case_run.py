@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from pytest_amp.cases import Case, Realised
-from pytest_amp.failure import is_misuse
+from pytest_amp.failure import is_usage_error
 from pytest_amp.numerics import predicted as rounding
 from pytest_amp.numerics.compare import Compared
 from pytest_amp.numerics.conditions import Conditions, runs_under
@@ -21,7 +21,7 @@ from pytest_amp.numerics.realised import realise
 from pytest_amp.numerics.repeated import unseeded
 from pytest_amp.numerics.step import Step, in_words, run_step
 
-__tracebackhide__ = is_misuse
+__tracebackhide__ = is_usage_error
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from pytest_amp import torch_private
-from pytest_amp.failure import AmpFailure, is_misuse
+from pytest_amp.failure import AmpFailure, is_usage_error
 from pytest_amp.numerics import tolerance
 from pytest_amp.numerics.case_run import CaseRun, other_names
 from pytest_amp.numerics.compare import Compared, confirmed
@@ -30,7 +30,7 @@ from pytest_amp.numerics.step import Region, run_step
 from pytest_amp.precision import dtype_name
 from pytest_amp.record import Observe
 
-__tracebackhide__ = is_misuse
+__tracebackhide__ = is_usage_error
 
 
 def not_acquitted(run: CaseRun, bad: Sequence[Compared]) -> list[Compared]:

@@ -10,12 +10,12 @@ import torch
 
 from pytest_amp.cases import Case, in_one_line, passes
 from pytest_amp.devices import Device
-from pytest_amp.failure import AmpFailure, is_misuse
+from pytest_amp.failure import AmpFailure, is_usage_error
 from pytest_amp.numerics.reasons import NO_KERNEL, likely_of_error
 from pytest_amp.numerics.step import Region
 from pytest_amp.precision import Precision
 
-__tracebackhide__ = is_misuse
+__tracebackhide__ = is_usage_error
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,13 @@ from typing import TypeAlias
 import torch
 
 from pytest_amp.cases import Case
-from pytest_amp.failure import AmpFailure, Misuse, is_misuse
+from pytest_amp.failure import AmpFailure, AmpUsageError, is_usage_error
 from pytest_amp.numerics.conditions import Conditions
 from pytest_amp.numerics.locate import ModuleRuns, module_runs
 from pytest_amp.precision import dtype_name
 from pytest_amp.record import Observe
 
-__tracebackhide__ = is_misuse
+__tracebackhide__ = is_usage_error
 
 #: The dtype of all outputs of a module, or of each output by its name or number.
 Expected: TypeAlias = torch.dtype | Mapping[str | int, torch.dtype]
@@ -47,8 +47,8 @@ class _Returned:
 def check_dtypes(case: Case, where: Conditions, expected: Mapping[str, Expected], observe: Observe) -> None:
     """Run ``case`` forward in mixed precision and compare the dtypes of the named modules' outputs with ``expected``.
 
-    See ``Amp.check_dtypes``. Raises Misuse for a key that names no module or no output, AmpFailure for a module that
-    does not run, returns no floating tensor, or returns another dtype.
+    See ``Amp.check_dtypes``. Raises AmpUsageError for a key that names no module or no output, AmpFailure for a module
+    that does not run, returns no floating tensor, or returns another dtype.
     """
     _expect_mapping(expected)
     realised = case.realise(seed=where.seed).on(where.device.torch_device)
@@ -63,7 +63,7 @@ def check_dtypes(case: Case, where: Conditions, expected: Mapping[str, Expected]
             returned = {name: rows for name, rows in returned.items() if any(row.dtypes for row in rows)}
             if not returned:
                 what = "a floating tensor" if isinstance(value, torch.dtype) else f"one of {', '.join(map(str, value))}"
-                raise Misuse(f"{case.name}: of {len(matched)} modules named {key!r} none returned {what}")
+                raise AmpUsageError(f"{case.name}: of {len(matched)} modules named {key!r} none returned {what}")
         elif isinstance(value, Mapping):
             _expect_outputs(case, runs, key, value)
         by_module |= returned
@@ -111,21 +111,21 @@ def _likely(returned: list[str], accepted: list[str], low: str) -> str:
 
 
 def _expect_mapping(expected: object) -> None:
-    """Raise Misuse for anything but dtypes, or dtypes by output, by the path of a module."""
+    """Raise AmpUsageError for anything but dtypes, or dtypes by output, by the path of a module."""
     if not isinstance(expected, Mapping) or not expected:
         name = type(expected).__name__ if expected else "no module"
-        raise Misuse(f"check_dtypes was given {name}; valid: a dictionary such as {{'head': torch.float32}}")
+        raise AmpUsageError(f"check_dtypes was given {name}; valid: a dictionary such as {{'head': torch.float32}}")
     for path, value in expected.items():
         if not isinstance(path, str):
-            raise Misuse(f"{path!r} is no path of a module; valid: 'layers.0.norm', 'layers.*', '' and the like")
+            raise AmpUsageError(f"{path!r} is no path of a module; valid: 'layers.0.norm', 'layers.*', '' and the like")
         outputs = value if isinstance(value, Mapping) else {"": value}
         if not outputs:
-            raise Misuse(f"{path!r} has no outputs in check_dtypes; valid: a dtype, or dtypes by output")
+            raise AmpUsageError(f"{path!r} has no outputs in check_dtypes; valid: a dtype, or dtypes by output")
         for place, dtype in outputs.items():
             if isinstance(place, bool) or not isinstance(place, (str, int)):
-                raise Misuse(f"{place!r} names no output of {path!r}; valid: its name, 'loss', or its number, 0")
+                raise AmpUsageError(f"{place!r} names no output of {path!r}; valid: its name, 'loss', or its number, 0")
             if not isinstance(dtype, torch.dtype):
-                raise Misuse(
+                raise AmpUsageError(
                     f"{dtype!r} is no dtype; valid: torch.float32, amp.dtype and the like, or dtypes by output: "
                     "{'loss': torch.float32, 'logits': amp.dtype}, of a tuple {0: torch.float32}"
                 )
@@ -138,7 +138,7 @@ def _named(case: Case, expected: Iterable[str], names: list[str]) -> dict[str, l
         named[given] = [given] if given in names else [name for name in names if fnmatchcase(name, given)]
         if not named[given]:
             has = ", ".join(name for name in names if name) or "'', the model itself"
-            raise Misuse(f"{case.name} has no module {given!r}; it has {has}")
+            raise AmpUsageError(f"{case.name} has no module {given!r}; it has {has}")
     return named
 
 
@@ -179,13 +179,15 @@ def _of_kind(dtypes: Iterable[torch.dtype], expected: torch.dtype) -> tuple[str,
 
 
 def _expect_outputs(case: Case, runs: ModuleRuns, module: str, expected: Mapping[str | int, torch.dtype]) -> None:
-    """Raise Misuse for keys that name no output of a module that ran, and for outputs that are not floating tensors."""
+    """Raise AmpUsageError for keys that name no output of a module that ran, and for outputs that are not floating."""
     dtypes = runs.dtypes.get(module, {})
     name = module or "the model"
     for key in expected if dtypes else ():
         if not any(_names(str(key), place) for place in dtypes):
             has = "one tensor, which has no name: give it a dtype" if "" in dtypes else ", ".join(dtypes)
-            raise Misuse(f"{case.name}: {name} returns no tensor {key!r}; it returns {has}")
+            raise AmpUsageError(f"{case.name}: {name} returns no tensor {key!r}; it returns {has}")
         kinds = dtypes.get(str(key), [])
         if kinds and not any(dtype.is_floating_point or dtype.is_complex for dtype in kinds):
-            raise Misuse(f"{case.name}: output {key} of {name} is {dtype_name(kinds[0])}; valid: floating tensors")
+            raise AmpUsageError(
+                f"{case.name}: output {key} of {name} is {dtype_name(kinds[0])}; valid: floating tensors"
+            )

@@ -6,13 +6,13 @@ import warnings
 
 import torch
 
-from pytest_amp.failure import AmpFailure, Misuse, is_misuse
+from pytest_amp.failure import AmpFailure, AmpUsageError, is_usage_error
 from pytest_amp.numerics.conditions import Conditions
 from pytest_amp.numerics.errors import ENOUGH, all_in, finite_values, is_hollow, stored_values
 from pytest_amp.numerics.oracle.operation import LOW
 from pytest_amp.precision import dtype_name
 
-__tracebackhide__ = is_misuse
+__tracebackhide__ = is_usage_error
 
 
 class OneValue(UserWarning):
@@ -50,7 +50,7 @@ def check_fp32(tensor: torch.Tensor, where: Conditions, *, name: str) -> None:
             "or counts, is checked by its dtype alone",
         )
     if tensor.numel() != 1:
-        raise Misuse(
+        raise AmpUsageError(
             f"{name} has fewer than {ENOUGH} distinct finite values other than zero, and {dtype_name(low)} has each: "
             "too few to tell; valid: more"
         )

@@ -9,7 +9,7 @@ from functools import partial
 import torch
 
 from pytest_amp.cases import Case, expect_python
-from pytest_amp.failure import AmpFailure, is_misuse
+from pytest_amp.failure import AmpFailure, is_usage_error
 from pytest_amp.numerics import predicted as rounding
 from pytest_amp.numerics import tolerance as limits
 from pytest_amp.numerics.cancellation import float32_errors
@@ -29,7 +29,7 @@ from pytest_amp.numerics.step import Step
 from pytest_amp.precision import dtype_name
 from pytest_amp.record import Observe
 
-__tracebackhide__ = is_misuse
+__tracebackhide__ = is_usage_error
 
 
 def check_gradients(case: Case, where: Conditions, observe: Observe, *, tolerance: float | None = None) -> None:

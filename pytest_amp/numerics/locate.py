@@ -9,12 +9,12 @@ import torch
 
 from pytest_amp.cases import Case, Realised, named_tensors
 from pytest_amp.devices.generators import seed_torch
-from pytest_amp.failure import is_misuse
+from pytest_amp.failure import is_usage_error
 from pytest_amp.numerics.compare import same
 from pytest_amp.numerics.step import Region
 from pytest_amp.precision.float32 import float32_precision
 
-__tracebackhide__ = is_misuse
+__tracebackhide__ = is_usage_error
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Sequence
 
 from pytest_amp.devices import DeviceKind
-from pytest_amp.failure import AmpFailure, is_misuse
+from pytest_amp.failure import AmpFailure, is_usage_error
 from pytest_amp.numerics import tolerance as limits
 from pytest_amp.numerics.case_run import CaseRun, likely_cause, other_names
 from pytest_amp.numerics.compare import Compared, median_distance, same
@@ -15,7 +15,7 @@ from pytest_amp.numerics.order import different_bits, same_step
 from pytest_amp.numerics.repeated import expect_repeatable
 from pytest_amp.numerics.step import Step, run_step
 
-__tracebackhide__ = is_misuse
+__tracebackhide__ = is_usage_error
 
 
 def check_reference(run: CaseRun, amp: Step, compared: Sequence[Compared]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from pytest_amp.account import receive
 from pytest_amp.cases import Case, Realised, expect_python
-from pytest_amp.failure import AmpFailure, is_misuse
+from pytest_amp.failure import AmpFailure, is_usage_error
 from pytest_amp.numerics.conditions import Conditions
 from pytest_amp.numerics.draws import Draws
 from pytest_amp.numerics.nonfinite import NotFinite, origin_in_step
@@ -18,7 +18,7 @@ from pytest_amp.numerics.realised import realise
 from pytest_amp.precision import FP16
 from pytest_amp.record import Observe
 
-__tracebackhide__ = is_misuse
+__tracebackhide__ = is_usage_error
 
 
 def check_operators(case: Case, where: Conditions, calls: Sequence[ObservedCall], observe: Observe) -> None:

@@ -16,7 +16,7 @@ from pytest_amp.account import receive
 from pytest_amp.cases import Case, Realised, passes
 from pytest_amp.devices import Device, find_device
 from pytest_amp.devices.region import region_state
-from pytest_amp.failure import AmpFailure, is_misuse
+from pytest_amp.failure import AmpFailure, is_usage_error
 from pytest_amp.numerics import oracle, tolerance
 from pytest_amp.numerics.errors import is_inexact, norm, relative_error
 from pytest_amp.numerics.hand_cast import hand_cast, rules_are_known
@@ -26,7 +26,7 @@ from pytest_amp.numerics.widened import float64_in_region
 from pytest_amp.precision import FP16, Precision
 from pytest_amp.text.quoted import quoted
 
-__tracebackhide__ = is_misuse
+__tracebackhide__ = is_usage_error
 
 #: GradScaler's first scale (torch/amp/grad_scaler.py), with which fp16 gradients do not underflow.
 FIRST_LOSS_SCALE = 2.0**16

@@ -15,7 +15,7 @@ import torch
 
 from pytest_amp import torch_private
 from pytest_amp.account import receive
-from pytest_amp.failure import AmpFailure, is_misuse
+from pytest_amp.failure import AmpFailure, is_usage_error
 from pytest_amp.numerics import oracle, tolerance
 from pytest_amp.numerics.case_run import CaseRun, other_names
 from pytest_amp.numerics.causes import operator_of
@@ -26,7 +26,7 @@ from pytest_amp.numerics.sites import Site, Sites, in_words
 from pytest_amp.numerics.step import Region, Step
 from pytest_amp.record import Observe
 
-__tracebackhide__ = is_misuse
+__tracebackhide__ = is_usage_error
 
 #: Operators that cast or copy values, of parameters as well.
 _COPIES = frozenset({"aten::_to_copy", "aten::copy_", "aten::clone", "aten::detach"})

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 from pytest_amp.cases import Case, Realised, passes
 from pytest_amp.devices import DeviceKind
-from pytest_amp.failure import is_misuse
+from pytest_amp.failure import is_usage_error
 from pytest_amp.numerics.conditions import Conditions, runs_under
 from pytest_amp.numerics.draws import Draws
 from pytest_amp.numerics.step import Step, run_step, run_wide
 
-__tracebackhide__ = is_misuse
+__tracebackhide__ = is_usage_error
 
 
 def realise(case: Case, where: Conditions, *, seed: int | None = None) -> Realised:

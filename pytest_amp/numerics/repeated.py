@@ -8,12 +8,12 @@ from collections.abc import Collection, Mapping
 import torch
 
 from pytest_amp.cases import Case, Realised
-from pytest_amp.failure import UNSEEDED, AmpFailure, is_misuse
+from pytest_amp.failure import UNSEEDED, AmpFailure, is_usage_error
 from pytest_amp.numerics.conditions import Conditions
 from pytest_amp.numerics.errors import is_inexact, norm
 from pytest_amp.numerics.step import Step, run_wide
 
-__tracebackhide__ = is_misuse
+__tracebackhide__ = is_usage_error
 
 #: The largest relative difference of two runs of a float32 step that differ only in the order of sums.
 _REPEATED = 1e-3

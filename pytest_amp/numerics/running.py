@@ -7,11 +7,11 @@ from types import TracebackType
 
 from pytest_amp.account import receive
 from pytest_amp.cases import Case, expect_python, failure_of, in_one_line, own_frames, passes
-from pytest_amp.failure import AmpFailure, is_misuse
+from pytest_amp.failure import AmpFailure, is_usage_error
 from pytest_amp.numerics.conditions import Conditions, runs_under
 from pytest_amp.numerics.step import run_step, run_wide
 
-__tracebackhide__ = is_misuse
+__tracebackhide__ = is_usage_error
 
 #: Modules whose errors are the compiler's: their tracebacks are more useful than one line.
 _COMPILER = "torch._dynamo", "torch._inductor", "torch._functorch"

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from pytest_amp.account import receive
 from pytest_amp.cases import Case
-from pytest_amp.failure import AmpFailure, is_misuse
+from pytest_amp.failure import AmpFailure, is_usage_error
 from pytest_amp.numerics.conditions import Conditions
 from pytest_amp.numerics.prediction import exact_step, step_errors
 from pytest_amp.numerics.realised import realise
 from pytest_amp.numerics.step import Step, run_wide
 
-__tracebackhide__ = is_misuse
+__tracebackhide__ = is_usage_error
 
 #: E(amp, exact) and E(amp, fp32), each by tensor.
 Errors = tuple[dict[str, float], dict[str, float]]

@@ -20,13 +20,13 @@ from pytest_amp.cases import (
     passes,
     seeded,
 )
-from pytest_amp.failure import AmpFailure, is_misuse
+from pytest_amp.failure import AmpFailure, is_usage_error
 from pytest_amp.numerics.errors import dense
 from pytest_amp.numerics.reasons import low_parameters
 from pytest_amp.numerics.widened import float64_in_region, widened
 from pytest_amp.precision.float32 import float32_precision
 
-__tracebackhide__ = is_misuse
+__tracebackhide__ = is_usage_error
 
 
 @dataclass
@@ -102,8 +102,8 @@ def run_step(  # noqa: PLR0913  # keywords of one step
     """Run forward inside ``region`` and backward outside of it, on a model without gradients.
 
     torch, numpy and Python's own generator are seeded before the forward pass. With ``replay`` the step uses the
-    recorded random numbers of ``realised``, if any. float32 arithmetic is IEEE throughout, not TF32. Raises Misuse,
-    which is a RuntimeError, too, for a loss without a graph.
+    recorded random numbers of ``realised``, if any. float32 arithmetic is IEEE throughout, not TF32. Raises
+    AmpUsageError, which is a RuntimeError, too, for a loss without a graph.
     """
     for count in _COUNTS:
         count.steps += 1

@@ -6,13 +6,13 @@ import contextlib
 from dataclasses import dataclass
 
 from pytest_amp.cases import Case, in_one_line
-from pytest_amp.failure import Misuse, is_misuse
+from pytest_amp.failure import AmpUsageError, is_usage_error
 from pytest_amp.numerics.conditions import Conditions
 from pytest_amp.numerics.hand_cast import rules_are_known
 from pytest_amp.numerics.step import Region, does_not_run, run_step
 from pytest_amp.numerics.widened import widened
 
-__tracebackhide__ = is_misuse
+__tracebackhide__ = is_usage_error
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def _refusal(case: Case, where: Conditions, region: Region) -> Exception | None:
     realised = case.realise(seed=where.seed).on(where.device.torch_device)
     try:
         run_step(case, realised, region, seed=where.seed)
-    except Misuse:
+    except AmpUsageError:
         raise
     except Exception as error:  # noqa: BLE001  # whatever a model raises
         return error

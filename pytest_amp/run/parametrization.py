@@ -15,7 +15,7 @@ import pytest
 
 from pytest_amp.config import DEVICE_TYPES
 from pytest_amp.devices import Device, DeviceKind
-from pytest_amp.failure import Misuse
+from pytest_amp.failure import AmpUsageError
 from pytest_amp.families import PROJECT, Family, family_of
 from pytest_amp.fixtures import NAMES
 from pytest_amp.markers import AmpMarker
@@ -131,7 +131,7 @@ def parametrize(metafunc: pytest.Metafunc, session: AmpSession) -> None:
     try:
         refuse_indirect(metafunc, session)
         rows = [row for target in place.targets() for row in _rows(place, target, each)]
-    except Misuse as error:
+    except AmpUsageError as error:
         session.usage_error(f"{name}: {error}")
         rows = []
     if each is None:
@@ -141,7 +141,7 @@ def parametrize(metafunc: pytest.Metafunc, session: AmpSession) -> None:
 
 
 def refuse_indirect(metafunc: pytest.Metafunc, session: AmpSession) -> None:
-    """Raise Misuse for an ``indirect`` parameter of a fixture of this plugin, which would ignore the value."""
+    """Raise AmpUsageError for an ``indirect`` parameter of a fixture of this plugin, which would ignore the value."""
     for mark in metafunc.definition.iter_markers("parametrize"):
         given = {**dict(zip(("argnames", "argvalues", "indirect"), mark.args, strict=False)), **mark.kwargs}
         argnames, indirect = given.get("argnames", ()), given.get("indirect", False)
@@ -150,7 +150,7 @@ def refuse_indirect(metafunc: pytest.Metafunc, session: AmpSession) -> None:
         for name in sorted(meant):
             plugins = session.config.pluginmanager.get_plugins()
             if not hasattr(metafunc.module, name) and not any(_makes(plugin, name) for plugin in plugins):
-                raise Misuse(
+                raise AmpUsageError(
                     f"parametrize gives {name} values, and the fixture takes none: device and dtype are those of the "
                     "run; valid: --amp-device and --amp-dtype, or the marker amp(devices=…, dtypes=…)"
                 )
@@ -229,7 +229,9 @@ def _rows(place: Place, target: Target, each: tuple[str, Callable[[Target], Iter
         return [pytest.param(target, None, id=target.id, marks=marks)]
     made = each[1](target)
     if not isinstance(made, Iterable) or isinstance(made, str):
-        raise Misuse(f"the function of amp_parametrize returned {made!r} for {target.id}; valid: a list of values")
+        raise AmpUsageError(
+            f"the function of amp_parametrize returned {made!r} for {target.id}; valid: a list of values"
+        )
     values = list(made)
     if not values:
         nothing = pytest.mark.skip(reason=f"nothing to check on {target.id}")
@@ -240,7 +242,9 @@ def _rows(place: Place, target: Target, each: tuple[str, Callable[[Target], Iter
 def _row(target: Target, value: object, place: str, marks: Sequence[pytest.MarkDecorator]) -> object:
     if hasattr(value, "values") and hasattr(value, "marks") and hasattr(value, "id"):  # a value of pytest.param
         if len(value.values) != 1:
-            raise Misuse(f"the function of amp_parametrize returned {value!r} for {target.id}; valid: one value each")
+            raise AmpUsageError(
+                f"the function of amp_parametrize returned {value!r} for {target.id}; valid: one value each"
+            )
         (inner,) = value.values
         name = value.id if isinstance(value.id, str) and value.id else _called(inner, place)
         return pytest.param(target, inner, id=f"{target.id}-{name}", marks=[*marks, *value.marks])

@@ -29,7 +29,7 @@ class Speed:
 
 
 def added_device_types(config: pytest.Config) -> tuple[DeviceType, ...]:
-    """Return the device types that the hook pytest_amp_devices yields. Raises Misuse for anything else."""
+    """Return the device types that the hook pytest_amp_devices yields. Raises AmpUsageError for anything else."""
     return tuple(yielded("pytest_amp_devices", config.hook.pytest_amp_devices(), DeviceType))
 
 

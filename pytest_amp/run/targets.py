@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_amp.devices.base import Device
-from pytest_amp.failure import Misuse, is_misuse
+from pytest_amp.failure import AmpUsageError, is_usage_error
 from pytest_amp.hookspecs import yielded
 from pytest_amp.precision import BF16, LOW, Precision
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pytest_amp.cases import Case
 
 
-__tracebackhide__ = is_misuse
+__tracebackhide__ = is_usage_error
 
 
 @dataclass(frozen=True)
@@ -41,21 +41,21 @@ class Target:
     ) -> AbstractContextManager[None]:
         """An autocast region on the device, in the target's dtype unless another is given.
 
-        fp32 and tf32 are no autocast dtypes: there the region is a disabled one. Raises Misuse for a dtype in which
-        torch would switch the region off, with a warning at most, and for flags that are none.
+        fp32 and tf32 are no autocast dtypes: there the region is a disabled one. Raises AmpUsageError for a dtype in
+        which torch would switch the region off, with a warning at most, and for flags that are none.
         """
         for name, flag in (("enabled", enabled), ("cache_enabled", cache_enabled)):
             if not isinstance(flag, bool):
-                raise Misuse(f"autocast was given {name}={flag!r}; valid: True, False")
+                raise AmpUsageError(f"autocast was given {name}={flag!r}; valid: True, False")
         low = [precision.dtype for precision in LOW.values()]
         if dtype is not None and enabled and dtype not in low:
-            raise Misuse(f"autocast was given dtype={dtype!r}; valid: {', '.join(map(str, low))}")
+            raise AmpUsageError(f"autocast was given dtype={dtype!r}; valid: {', '.join(map(str, low))}")
         if dtype is None and not self.precision.is_low:
             return self.device.autocast(BF16.dtype, enabled=False, cache_enabled=cache_enabled)
         return self.device.autocast(dtype or self.precision.dtype, enabled=enabled, cache_enabled=cache_enabled)
 
     def added_cases(self) -> list[Case]:
-        """The cases that the hook pytest_amp_cases yields. Raises Misuse for anything else that it yields."""
+        """The cases that the hook pytest_amp_cases yields. Raises AmpUsageError for anything else that it yields."""
         if self.config is None:
             return []
         from pytest_amp.cases import Case

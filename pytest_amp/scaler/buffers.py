@@ -8,13 +8,13 @@ from fnmatch import fnmatchcase
 import torch
 from torch import nn
 
-from pytest_amp.failure import AmpFailure, Misuse, is_misuse
+from pytest_amp.failure import AmpFailure, AmpUsageError, is_usage_error
 from pytest_amp.numerics.errors import dense, is_inexact, real_parts, stored_values
 from pytest_amp.scaler.iteration import Iteration
 from pytest_amp.scaler.trace import Training
 from pytest_amp.torch_private import updated_statistics
 
-__tracebackhide__ = is_misuse
+__tracebackhide__ = is_usage_error
 
 _REPORT = "pytorch/pytorch#115500"
 #: Maximum number of layers that a note names; the record has all of them.
@@ -41,12 +41,12 @@ def take_nonfinite(model: nn.Module) -> list[str]:
 
 
 def expect_buffers(training: Training, model: nn.Module, accepted: Iterable[str]) -> None:
-    """Raise Misuse for a name or a pattern that matches no buffer."""
+    """Raise AmpUsageError for a name or a pattern that matches no buffer."""
     names = [name for name, _ in model.named_buffers()]
     for pattern in accepted:
         if not any(_fits(name, pattern) for name in names):
             existing = ", ".join(names) or "none"
-            raise Misuse(
+            raise AmpUsageError(
                 f"nonfinite_buffers={pattern!r}, and {training.case.name} has no such buffer; it has {existing}"
             )
 

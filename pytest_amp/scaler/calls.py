@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pytest_amp.failure import AmpFailure, is_misuse
+from pytest_amp.failure import AmpFailure, is_usage_error
 from pytest_amp.numerics.callers import definition_of
 from pytest_amp.scaler.iteration import Iteration, Train, standard_step
 
-__tracebackhide__ = is_misuse
+__tracebackhide__ = is_usage_error
 
 
 def check_calls(case: str, train: Train, iteration: Iteration) -> None:

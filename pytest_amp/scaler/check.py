@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from pytest_amp.failure import AmpFailure, Misuse, is_misuse
+from pytest_amp.failure import AmpFailure, AmpUsageError, is_usage_error
 from pytest_amp.record import Observe
 from pytest_amp.scaler.buffers import check_buffers, expect_buffers, take_nonfinite
 from pytest_amp.scaler.calls import check_calls, check_stale
@@ -23,7 +23,7 @@ from pytest_amp.scaler.regions import check_region
 from pytest_amp.scaler.trace import RefusedOverflow, Training
 from pytest_amp.scaler.watched import ScalerTrace, TraceStep
 
-__tracebackhide__ = is_misuse
+__tracebackhide__ = is_usage_error
 
 #: Growth after three clean iterations, so that few iterations show a recovery.
 RULE = UpdateRule(growth_interval=3)
@@ -62,7 +62,7 @@ def check_scaler(
         not training.overflow_gradients_at
         or min({*training.overflow_gradients_at, *training.overflow_activations_at}) < 1
     ):
-        raise Misuse(
+        raise AmpUsageError(
             "overflow_gradients_at names the iterations in which to plant overflow: one at least, none before 1"
         )
     try:
@@ -240,9 +240,11 @@ def _check_outcome(training: Training, iteration: Iteration, step: TraceStep) ->
     overflows = index in training.overflow_gradients_at
     if not iteration.planted and (overflows or index in training.overflow_activations_at):
         if overflows:
-            raise Misuse(f"case {name}: no overflow could be planted in iteration {index}: no gradient is accumulated")
+            raise AmpUsageError(
+                f"case {name}: no overflow could be planted in iteration {index}: no gradient is accumulated"
+            )
         low = training.precision.dtype_name
-        raise Misuse(f"case {name}: no module returns a tensor in {low}; expected overflow_activations_at=()")
+        raise AmpUsageError(f"case {name}: no module returns a tensor in {low}; expected overflow_activations_at=()")
     if index in training.overflow_activations_at:
         overflows = step.found_inf  # an activation may make it finite again
     if step.found_inf != overflows or step.skipped != overflows:

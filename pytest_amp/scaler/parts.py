@@ -11,13 +11,13 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from pytest_amp.account import receive
-from pytest_amp.failure import AmpFailure, Misuse, is_misuse
+from pytest_amp.failure import AmpFailure, AmpUsageError, is_usage_error
 from pytest_amp.numerics.callers import calling_line
 from pytest_amp.scaler.iteration import Iteration
 from pytest_amp.scaler.reference import UpdateRule
 from pytest_amp.scaler.trace import Training
 
-__tracebackhide__ = is_misuse
+__tracebackhide__ = is_usage_error
 
 #: Scale of the second run: in float32 it overflows nothing.
 SCALE = 2.0**10
@@ -84,7 +84,7 @@ def _first(training: Training, scale: float) -> Iteration | None:
         (result,) = training.iterations(1, scale, UpdateRule())
     except AmpFailure as failure:
         receive(failure)
-    except Misuse:
+    except AmpUsageError:
         raise
     except Exception:  # noqa: BLE001  # a model that runs within a region only
         return None

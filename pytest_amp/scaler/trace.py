@@ -14,7 +14,7 @@ from pytest_amp.cases import Case, MakeOptimizer, Realised, in_one_line, made_of
 from pytest_amp.child_process.poison import is_sticky
 from pytest_amp.devices import Device
 from pytest_amp.devices.generators import seed_torch
-from pytest_amp.failure import AmpFailure, Misuse, is_misuse
+from pytest_amp.failure import AmpFailure, AmpUsageError, is_usage_error
 from pytest_amp.numerics.errors import exact_copy
 from pytest_amp.precision import Precision
 from pytest_amp.scaler.iteration import Iteration, Train, plain_sgd, standard_step, watched_calls
@@ -24,7 +24,7 @@ from pytest_amp.scaler.regions import noted_in_backward
 from pytest_amp.scaler.unscaling import expect_unscaled
 from pytest_amp.scaler.watched import ScalerTrace, TraceStep, WatchedScaler, identical, parameters_of
 
-__tracebackhide__ = is_misuse
+__tracebackhide__ = is_usage_error
 
 
 class RefusedOverflow(Exception):
@@ -66,10 +66,10 @@ class Training:
         realised: Realised = self.case.realise(seed=self.seed).on(self.device.torch_device)
         parameters = [p for p in realised.model.parameters() if p.requires_grad]
         if not parameters:
-            raise Misuse(f"case {self.case.name}: the model has no parameter that requires a gradient")
+            raise AmpUsageError(f"case {self.case.name}: the model has no parameter that requires a gradient")
         narrow = [name for name, p in realised.model.named_parameters() if p.requires_grad and p.dtype == torch.float16]
         if narrow:
-            raise Misuse(
+            raise AmpUsageError(
                 f"case {self.case.name}: {narrow[0]} is float16, and no scaler unscales such gradients; "
                 "valid: float32, which autocast casts"
             )
@@ -101,7 +101,7 @@ class Training:
         """Run the training step. Raises RefusedOverflow or AmpFailure for an error at a planted overflow."""
         try:
             self.train(iteration)
-        except Misuse:
+        except AmpUsageError:
             raise
         except Exception as error:  # a project's own code may raise anything
             if not iteration.planted or iteration.scaler.refused is error or is_sticky(error):

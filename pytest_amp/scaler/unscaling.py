@@ -6,17 +6,17 @@ import functools
 
 import torch
 
-from pytest_amp.failure import Misuse, is_misuse
+from pytest_amp.failure import AmpUsageError, is_usage_error
 
-__tracebackhide__ = is_misuse
+__tracebackhide__ = is_usage_error
 
 
 def expect_unscaled(case: str, model: torch.nn.Module, optimizer: torch.optim.Optimizer, device: torch.device) -> None:
-    """Raise Misuse for a complex parameter that a scaler would have to unscale, if torch cannot."""
+    """Raise AmpUsageError for a complex parameter that a scaler would have to unscale, if torch cannot."""
     trained = {parameter for group in optimizer.param_groups for parameter in group["params"]}
     names = [name for name, parameter in model.named_parameters() if parameter.is_complex() and parameter in trained]
     if names and not unscales_complex(device):
-        raise Misuse(
+        raise AmpUsageError(
             f"case {case}: {names[0]} is complex, and torch's GradScaler unscales no complex gradients; "
             "valid: real parameters, of which forward makes complex ones, or training without a scaler, in bf16"
         )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from pytest_amp.cases import expect_number
 from pytest_amp.devices import Device, DeviceKind
-from pytest_amp.failure import Misuse, is_misuse
+from pytest_amp.failure import AmpUsageError, is_usage_error
 from pytest_amp.floors import Row, calibrated
 from pytest_amp.precision import Precision
 from pytest_amp.precision.float32 import Float32Kind
@@ -18,7 +18,7 @@ from pytest_amp.speed.peaks import peaks_of
 from pytest_amp.speed.replay import can_replay
 from pytest_amp.speed.verdict import DEVICE_MARGIN, EAGER_MARGIN, Interval
 
-__tracebackhide__ = is_misuse
+__tracebackhide__ = is_usage_error
 
 #: The floor without calibration: 16-bit work in hardware takes hardly more time than TF32.
 NO_HARM = 0.90
@@ -47,7 +47,7 @@ class Demand:
 
     ``versus`` is ``"fp32"`` (IEEE) or ``"tf32"``, ``kind`` is ``"device"`` or ``"step"``; ``name`` is the workload's
     name in messages and observations; ``ceiling`` replaces the speedup that the card's peak rates allow. A floor of 0
-    means no floor. Raises Misuse for an invalid ``floor``, ``ceiling``, ``versus`` or ``kind``.
+    means no floor. Raises AmpUsageError for an invalid ``floor``, ``ceiling``, ``versus`` or ``kind``.
     """
 
     name: str
@@ -58,11 +58,11 @@ class Demand:
     plan: Plan = field(default_factory=Plan)
 
     def __post_init__(self) -> None:
-        """Raise Misuse for an invalid field."""
+        """Raise AmpUsageError for an invalid field."""
         if self.versus not in tuple(VERSUS):
-            raise Misuse(f"versus={self.versus!r} is no kind of float32; valid: {', '.join(VERSUS)}")
+            raise AmpUsageError(f"versus={self.versus!r} is no kind of float32; valid: {', '.join(VERSUS)}")
         if self.kind not in tuple(KINDS):
-            raise Misuse(f"kind={self.kind!r} is nothing that is timed; valid: {', '.join(KINDS)}")
+            raise AmpUsageError(f"kind={self.kind!r} is nothing that is timed; valid: {', '.join(KINDS)}")
         expect_number("floor", self.floor, least=0)
         if self.ceiling is not None:
             expect_number("ceiling", self.ceiling, least=0, above=True)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from pytest_amp.failure import AmpFailure, is_misuse
+from pytest_amp.failure import AmpFailure, is_usage_error
 from pytest_amp.precision.float32 import float32_precision
 from pytest_amp.speed.benchmark import Benchmark
 from pytest_amp.speed.clocks import Clock, ClockError, checked_clock
@@ -18,7 +18,7 @@ from pytest_amp.speed.replay import captured
 from pytest_amp.speed.verdict import PRECISE, Interval, Outcome, Rule
 from pytest_amp.speed.workloads import TimedStep, arms_of
 
-__tracebackhide__ = is_misuse
+__tracebackhide__ = is_usage_error
 
 
 def check_speedup(

@@ -6,13 +6,13 @@ import statistics
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 
-from pytest_amp.failure import is_misuse
+from pytest_amp.failure import is_usage_error
 from pytest_amp.speed.clocks import Clock
 from pytest_amp.speed.paired import Arms, Measurement, Plan
 from pytest_amp.speed.verdict import Outcome, Rule, SpeedVerdict, confirmed, decide, doubted, doubts
 from pytest_amp.text.table import as_table
 
-__tracebackhide__ = is_misuse
+__tracebackhide__ = is_usage_error
 
 
 @dataclass(frozen=True)

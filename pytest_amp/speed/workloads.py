@@ -9,10 +9,10 @@ import torch
 
 from pytest_amp.cases import Case, MakeOptimizer, expect_maker, loss_of, made_of, named_tensors
 from pytest_amp.devices import Device
-from pytest_amp.failure import Misuse, is_misuse
+from pytest_amp.failure import AmpUsageError, is_usage_error
 from pytest_amp.speed.paired import Arms
 
-__tracebackhide__ = is_misuse
+__tracebackhide__ = is_usage_error
 
 Autocast = Callable[[], AbstractContextManager[object]]
 #: One unit of work, which enters its argument, a region, around the part that a user runs under autocast.
@@ -35,18 +35,18 @@ def step_maker(
     """Return a function that makes a step of ``work`` on new tensors: for a case its training step.
 
     ``optimizer`` makes an optimizer of a list of parameters, whose step is then part of the training step. In float16
-    the loss is scaled, as users do. Raises Misuse for ``work`` that is neither a case nor a function, and for an
+    the loss is scaled, as users do. Raises AmpUsageError for ``work`` that is neither a case nor a function, and for an
     optimizer with a function, which has no parameters.
     """
     expect_maker(optimizer)
     if not isinstance(work, Case):
         if not callable(work) or isinstance(work, torch.nn.Module):
-            raise Misuse(
+            raise AmpUsageError(
                 f"check_speedup was given {type(work).__name__}; valid: what amp.case(build, batch, loss) makes, or a "
                 "function that makes data and returns the call to be timed"
             )
         if optimizer is not None:
-            raise Misuse("optimizer= beside a function, which has no parameters to give it; valid: with a case")
+            raise AmpUsageError("optimizer= beside a function, which has no parameters to give it; valid: with a case")
         return lambda: step_of(work)
 
     def make() -> TimedStep:
@@ -72,10 +72,12 @@ def name_of(work: Case | Workload) -> str:
 
 
 def step_of(work: Workload) -> TimedStep:
-    """Return a step that makes the call of ``work`` inside the region. Raises Misuse if ``work`` returns no call."""
+    """Return a step that makes the call of ``work`` inside the region. Raises AmpUsageError if that is no call."""
     call = work()
     if not callable(call):
-        raise Misuse(f"{name_of(work)} returned {type(call).__name__}; valid: the call to be timed, as lambda: a @ b")
+        raise AmpUsageError(
+            f"{name_of(work)} returned {type(call).__name__}; valid: the call to be timed, as lambda: a @ b"
+        )
 
     def step(autocast: Autocast) -> object:
         with autocast():

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from pytest_amp.account import receive
-from pytest_amp.failure import AmpFailure, is_misuse
+from pytest_amp.failure import AmpFailure, is_usage_error
 from pytest_amp.numerics.draws import Draws
 from pytest_amp.precision import dtype_name
 from pytest_amp.record import Observe
@@ -22,7 +22,7 @@ from pytest_amp.training.reasons import first_of, likely_first_loss, likely_over
 from pytest_amp.training.state import rounded_kept, rounded_parameters, rounded_state
 from pytest_amp.training.trajectory import Setup, TrainingIteration, Trajectory, TrajectoryStep, run
 
-__tracebackhide__ = is_misuse
+__tracebackhide__ = is_usage_error
 
 #: Additional share of parameters that a step in mixed precision may leave unchanged, compared with float32. Both have
 #: float32 weights, on which small updates are lost equally often; weights in bf16 lose a third and more.

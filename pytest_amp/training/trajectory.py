@@ -12,7 +12,7 @@ import torch
 from pytest_amp.cases import Case, MakeOptimizer, made_of, map_tensors
 from pytest_amp.devices import Device
 from pytest_amp.devices.generators import seed_torch
-from pytest_amp.failure import AmpFailure, Misuse, is_misuse
+from pytest_amp.failure import AmpFailure, AmpUsageError, is_usage_error
 from pytest_amp.numerics.callers import definition_of
 from pytest_amp.numerics.errors import real_parts
 from pytest_amp.precision import Precision
@@ -26,7 +26,7 @@ from pytest_amp.scaler.unscaling import expect_unscaled
 from pytest_amp.scaler.watched import WatchedScaler
 from pytest_amp.text.table import as_table
 
-__tracebackhide__ = is_misuse
+__tracebackhide__ = is_usage_error
 
 #: Perturbation of a companion, in unit roundoffs. A gradient passes twelve roundings (weight, input and result of three
 #: products, and the gradient of each result): independent, they add up to sqrt(12) = 3.5.
@@ -164,12 +164,12 @@ def run(setup: Setup, *, low: bool, companion: int | None = None, inspect: Inspe
     run.
     """
     if setup.steps < 2:
-        raise Misuse(f"steps={setup.steps}; a trajectory has two at least")
+        raise AmpUsageError(f"steps={setup.steps}; a trajectory has two at least")
     case = setup.case_of(low=low)
     realised = case.realise(seed=setup.seed).on(setup.device.torch_device)
     parameters = [p for p in realised.model.parameters() if p.requires_grad]
     if not parameters:
-        raise Misuse(f"case {setup.case.name}: the model has no parameter that requires a gradient")
+        raise AmpUsageError(f"case {setup.case.name}: the model has no parameter that requires a gradient")
     optimizer = made_of(parameters, setup.make_optimizer)
     if setup.needs_scaler:  # in the float32 run, too, which comes first
         expect_unscaled(setup.case.name, realised.model, optimizer, setup.device.torch_device)
@@ -209,7 +209,7 @@ def _take(
             iteration.conclude(setup.train(iteration))
         iteration.backwards[:] = [call.without_root() for call in iteration.backwards]
         if not iteration.losses:
-            raise Misuse(
+            raise AmpUsageError(
                 f"the training step{_at(setup.train)} has no loss to look at: it calls neither iteration.loss() nor "
                 "backward() of a loss, and returns none; expected one of the three"
             )

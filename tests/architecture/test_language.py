@@ -18,7 +18,6 @@ PRINTED = frozenset(
     {
         "pytest_amp/config.py",
         "pytest_amp/devices/base.py",
-        "pytest_amp/failure.py",
         "pytest_amp/fixtures.py",
         "pytest_amp/hookspecs.py",
         "pytest_amp/precision/formats.py",

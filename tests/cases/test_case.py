@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from pytest_amp.cases import Case, Realised, loss_of, map_tensors, mlp, named_tensors, outputs_by_name, zoo
-from pytest_amp.failure import Misuse
+from pytest_amp.failure import AmpUsageError
 
 
 class Pair(NamedTuple):
@@ -174,13 +174,15 @@ def test_lengths_of_packed_sequences_stay_on_the_cpu() -> None:
 )
 def test_a_batch_that_can_be_looked_into_once_is_refused(make: Callable[[], Any]) -> None:
     case = Case("once", lambda: nn.Linear(1, 1), make, lambda model, batch: model(next(iter(batch))))
-    with pytest.raises(Misuse, match=r"case once: batch made a \w+, which gives its tensors once, or in any order"):
+    with pytest.raises(
+        AmpUsageError, match=r"case once: batch made a \w+, which gives its tensors once, or in any order"
+    ):
         case.realise()
 
 
 def test_a_model_without_data_is_refused() -> None:
     case = Case("meta", lambda: nn.Linear(1, 1, device="meta"), lambda: torch.ones(1, 1), lambda model, x: model(x))
-    with pytest.raises(Misuse, match="case meta: build made weight on the meta device, where it has no data"):
+    with pytest.raises(AmpUsageError, match="case meta: build made weight on the meta device, where it has no data"):
         case.realise()
 
 

@@ -11,7 +11,7 @@ from pytest_amp.check.entry import Entry, entry_of_failure, entry_of_finding, or
 from pytest_amp.check.expected import expect_expected, split
 from pytest_amp.check.failure import SHOWN, CheckFailure, counted
 from pytest_amp.check.report import CheckLine, Cost, Report
-from pytest_amp.failure import AmpFailure, Misuse
+from pytest_amp.failure import AmpFailure, AmpUsageError
 from pytest_amp.lint import Finding, Severity
 from pytest_amp.text.table import as_table, in_bytes
 
@@ -51,7 +51,7 @@ def test_accepted_finding_that_does_not_occur_is_an_error() -> None:
 
 @pytest.mark.parametrize("value", ["low-norm", ["low-norm"], {"a": []}, {"a": [3]}, {3: "low-norm"}, {"a": ""}])
 def test_other_expectations_are_refused(value: Any) -> None:
-    with pytest.raises(Misuse, match="expected kinds of findings by module"):
+    with pytest.raises(AmpUsageError, match="expected kinds of findings by module"):
         expect_expected(value)
 
 

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import pytest_amp
 from pytest_amp import fixtures, markers
 from pytest_amp.amp import Amp
 from pytest_amp.cases import Case
@@ -17,7 +18,7 @@ from pytest_amp.cli import _parser
 from pytest_amp.config import OPTIONS
 from pytest_amp.devices import Device, DeviceType
 from pytest_amp.devices.accelerator import AcceleratorDevice
-from pytest_amp.failure import AmpFailure, Misuse
+from pytest_amp.failure import AmpFailure, AmpUsageError
 from pytest_amp.families import Family
 from pytest_amp.precision import Precision
 from pytest_amp.record import Kind, Observation, Record, read_record
@@ -112,8 +113,15 @@ def python() -> str:
         MADE,
         "",
         "What a project imports: for its hooks, its own devices and cases, its own readers of records.",
+        "From the package itself:",
+        "",
+        "```python",
+        "from pytest_amp import Amp, AmpFailure, AmpUsageError, Case, read_record",
+        "```",
+        "",
+        "Each is imported on first use. `Amp` is the type of the fixture `amp`: [its checks](checks.md).",
     ]
-    for item in (*IMPORTED, read_record, AmpFailure, Misuse):
+    for item in (*IMPORTED, read_record, AmpFailure, AmpUsageError):
         shown = item.__name__ if isinstance(item, enum.EnumMeta) else f"{item.__name__}{_arguments_of(item)}"
         lines += ["", f"## {item.__name__}", "", "```text", f"{_home(item)}.{shown}", "```", "", _prose(item)]
         if isinstance(item, enum.EnumMeta):
@@ -176,7 +184,9 @@ def _arguments_of(value: Callable[..., object]) -> str:
 
 
 def _home(value: Any) -> str:
-    """Return the package from which a name is imported: its module's, unless the package above has it, too."""
+    """Return the package from which a name is imported: the highest above its module that offers it."""
+    if value.__name__ in pytest_amp.__all__:
+        return "pytest_amp"
     above = value.__module__.rpartition(".")[0]
     return above if getattr(importlib.import_module(above), value.__name__, None) is value else str(value.__module__)
 

@@ -12,7 +12,7 @@ from torch import nn
 
 from pytest_amp.cases import Case
 from pytest_amp.devices import find_device
-from pytest_amp.failure import AmpFailure, Misuse
+from pytest_amp.failure import AmpFailure, AmpUsageError
 from pytest_amp.memory import MemoryUse, Passes, check_casts, check_memory, growth, saved_bytes
 from pytest_amp.memory.saved import Saved
 from pytest_amp.numerics.conditions import Conditions
@@ -132,7 +132,9 @@ def test_a_ceiling_that_copies_of_weights_break() -> None:
 def test_a_cpu_has_no_peak() -> None:
     actual = use(lambda: nn.Linear(16, 16))
     assert (actual.peak, actual.peak_ratio) == (None, None)
-    with pytest.raises(Misuse, match=r"peak_ceiling=0\.9, and nothing counts peaks on cpu; valid there: ceiling"):
+    with pytest.raises(
+        AmpUsageError, match=r"peak_ceiling=0\.9, and nothing counts peaks on cpu; valid there: ceiling"
+    ):
         use(lambda: nn.Linear(16, 16), peak_ceiling=0.9)
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from pytest_amp.cases import Case, decoder, mlp
 from pytest_amp.devices import find_device
-from pytest_amp.failure import AmpFailure, Misuse
+from pytest_amp.failure import AmpFailure, AmpUsageError
 from pytest_amp.numerics import Conditions
 from pytest_amp.numerics.dtypes import Expected, check_dtypes
 from pytest_amp.precision import BF16
@@ -215,7 +215,7 @@ def test_outputs_by_pattern_and_the_rest_of_them() -> None:
     ],
 )
 def test_outputs_that_cannot_be_stated_are_refused(expected: Any, says: str) -> None:
-    with pytest.raises(Misuse) as raised:
+    with pytest.raises(AmpUsageError) as raised:
         run(several("dict"), expected)
     assert "\n" not in str(raised.value)
     assert fnmatchcase(str(raised.value).replace("[", "("), says.replace("[", "(")), str(raised.value)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pytest_amp.devices import find_device
-from pytest_amp.failure import AmpFailure, Misuse
+from pytest_amp.failure import AmpFailure, AmpUsageError
 from pytest_amp.numerics import Conditions
 from pytest_amp.numerics.float32_values import OneValue, check_fp32
 from pytest_amp.precision import BF16, FP16
@@ -44,7 +44,7 @@ def test_few_values_that_the_low_dtype_does_not_have_pass() -> None:
 
 
 def test_few_values_that_the_low_dtype_has_tell_nothing() -> None:
-    with pytest.raises(Misuse, match="too few to tell"):
+    with pytest.raises(AmpUsageError, match="too few to tell"):
         check_fp32(torch.ones(20), CPU, name="mask")
 
 

@@ -12,7 +12,7 @@ from torch.nn import functional as f
 
 from pytest_amp.cases import Case
 from pytest_amp.devices import find_device
-from pytest_amp.failure import AmpFailure, Misuse
+from pytest_amp.failure import AmpFailure, AmpUsageError
 from pytest_amp.numerics import is_hollow
 from pytest_amp.numerics.errors import relative_error
 from pytest_amp.precision import BF16, FP16, Precision
@@ -143,7 +143,7 @@ def test_training_sees_complex_parameters_that_are_rounded() -> None:
 def test_scaler_of_complex_gradients_is_refused_in_one_line(check: Callable[[], object]) -> None:
     """torch has no such kernel, whatever the training step does."""
     says = "case spectral: spectrum is complex, and torch's GradScaler unscales no complex gradients; valid: "
-    with pytest.raises(Misuse, match=says) as raised:
+    with pytest.raises(AmpUsageError, match=says) as raised:
         check()
     assert "\n" not in str(raised.value)
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from pytest_amp.cases import Case
 from pytest_amp.devices import find_device
-from pytest_amp.failure import AmpFailure, Misuse
+from pytest_amp.failure import AmpFailure, AmpUsageError
 from pytest_amp.numerics import Conditions
 from pytest_amp.numerics.running import ToldOf, ToldOfFunction
 from pytest_amp.numerics.step import DoesNotRun
@@ -96,7 +96,7 @@ def test_error_that_a_library_raises_names_the_projects_line_too() -> None:
     "error",
     [
         DoesNotRun("said already"),
-        Misuse("said already"),
+        AmpUsageError("said already"),
         AmpFailure("said already"),
         PrivateApiGone("torch.gone"),
         pytest.skip.Exception("not here"),

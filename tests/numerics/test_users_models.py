@@ -18,7 +18,7 @@ from torch.nn import functional as f
 from torch.utils.checkpoint import checkpoint
 
 from pytest_amp.cases import Case
-from pytest_amp.failure import AmpFailure, Misuse
+from pytest_amp.failure import AmpFailure, AmpUsageError
 from pytest_amp.precision import BF16, FP16, Precision
 from tests.numerics.planted import broken
 from tests.numerics.test_check_gradients import run
@@ -174,7 +174,7 @@ def in_eight_bits(original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
 
 def test_a_loss_without_a_graph() -> None:
     case = beside(torch.ones_like)
-    with pytest.raises(Misuse, match="the loss of beside depends on nothing that requires a gradient"):
+    with pytest.raises(AmpUsageError, match="the loss of beside depends on nothing that requires a gradient"):
         run(Case("beside", case.build, case.batch, lambda model, x: model(x).detach().float().mean()))
 
 
@@ -252,7 +252,7 @@ def test_a_lazy_module_that_stays_one_is_named() -> None:
             return result
 
     case = Case("half", Half, lambda: torch.randn(12, 16), lambda model, x: model(x).float().square().mean())
-    with pytest.raises(Misuse, match=r"second\.weight is lazy"):
+    with pytest.raises(AmpUsageError, match=r"second\.weight is lazy"):
         run(case)
 
 
@@ -262,7 +262,7 @@ def test_a_script_is_named() -> None:
         return nn.Sequential(nn.Linear(16, 16), torch.jit.script(nn.Linear(16, 16)))
 
     case = Case("script", build, lambda: torch.randn(12, 16), lambda model, x: model(x).float().square().mean())
-    with pytest.raises(Misuse, match=r"case script: 1 is a script, whose operators nobody sees"):
+    with pytest.raises(AmpUsageError, match=r"case script: 1 is a script, whose operators nobody sees"):
         run(case)
     copied = case.realise().on("cpu").model
     torch.autograd.backward(copied(torch.randn(12, 16)).sum())

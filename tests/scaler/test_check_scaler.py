@@ -11,7 +11,7 @@ from torch import nn
 
 from pytest_amp.cases import Case, cnn, mlp
 from pytest_amp.devices import find_device
-from pytest_amp.failure import AmpFailure, Misuse
+from pytest_amp.failure import AmpFailure, AmpUsageError
 from pytest_amp.precision import BF16, FP16, Precision
 from pytest_amp.scaler import (
     Iteration,
@@ -365,14 +365,16 @@ def test_a_region_within_the_model_is_one() -> None:
 
 
 def test_iterations_that_cannot_be() -> None:
-    with pytest.raises(Misuse, match="one at least, none before 1"):
+    with pytest.raises(AmpUsageError, match="one at least, none before 1"):
         check_scaler(Training(mlp(), find_device("cpu"), BF16), unheeded, nonfinite_buffers=(), note=unheeded)
-    with pytest.raises(Misuse, match="no parameter that requires a gradient"):
+    with pytest.raises(AmpUsageError, match="no parameter that requires a gradient"):
         run(case=Case("frozen", nn.Identity, lambda: torch.ones(2), lambda model, batch: model(batch).sum()))
 
 
 def test_a_model_without_low_tensors() -> None:
     wide = Case("wide", lambda: nn.LayerNorm(4), lambda: torch.randn(3, 4), lambda m, b: m(b).square().sum())
-    with pytest.raises(Misuse, match=r"no module returns a tensor in float16; expected overflow_activations_at=\(\)"):
+    with pytest.raises(
+        AmpUsageError, match=r"no module returns a tensor in float16; expected overflow_activations_at=\(\)"
+    ):
         run(case=wide)
     run(case=wide, overflow_activations_at=())

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from pytest_amp.cases import Case
 from pytest_amp.devices import find_device
-from pytest_amp.failure import AmpFailure, Misuse
+from pytest_amp.failure import AmpFailure, AmpUsageError
 from pytest_amp.precision import BF16, FP16, Precision
 from pytest_amp.scaler import Iteration, Training, check_scaler, standard_step
 from tests.observing import Noted
@@ -194,7 +194,8 @@ def test_statistics_that_overflow_by_themselves_are_a_failure(precision: Precisi
 
 def test_a_name_of_no_buffer_is_refused() -> None:
     with pytest.raises(
-        Misuse, match=r"nonfinite_buffers='\*\.mean', and normed has no such buffer; it has 2\.running_mean, 2\.r"
+        AmpUsageError,
+        match=r"nonfinite_buffers='\*\.mean', and normed has no such buffer; it has 2\.running_mean, 2\.r",
     ):
         run(case(lambda: nn.BatchNorm1d(6)), nonfinite_buffers=["*.mean"])
 

@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional
 
 from pytest_amp.devices import find_device
-from pytest_amp.failure import AmpFailure, Misuse
+from pytest_amp.failure import AmpFailure, AmpUsageError
 from pytest_amp.precision import BF16, FP16, Precision
 from pytest_amp.scaler import Iteration
 from pytest_amp.scaler.iteration import Train
@@ -69,7 +69,7 @@ def test_loss_of_a_loop_is_seen(step: Train, precision: Precision) -> None:
 
 
 def test_loop_without_a_loss_is_refused() -> None:
-    with pytest.raises(Misuse, match=r"at \S*test_any_loss\.py:\d+ has no loss to look at"):
+    with pytest.raises(AmpUsageError, match=r"at \S*test_any_loss\.py:\d+ has no loss to look at"):
         train(lambda _: None)
 
 

@@ -12,7 +12,7 @@ from torch import nn
 
 from pytest_amp.cases import Case, decoder, mlp
 from pytest_amp.devices import find_device
-from pytest_amp.failure import AmpFailure, Misuse
+from pytest_amp.failure import AmpFailure, AmpUsageError
 from pytest_amp.precision import BF16, FP16, Precision
 from pytest_amp.scaler import MakeOptimizer, standard_step
 from pytest_amp.training import Setup, TrainingIteration, TrainingStep, Trajectory, check_training, images
@@ -303,7 +303,7 @@ def test_a_scale_that_never_comes_down_is_named() -> None:
 )
 def test_what_cannot_be_is_refused(arguments: dict[str, Any], words: str) -> None:
     call: Callable[..., Any] = run
-    with pytest.raises(Misuse, match=words):
+    with pytest.raises(AmpUsageError, match=words):
         call(**arguments)
 
 

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from pytest_amp.cases import Case
 from pytest_amp.devices import find_device
-from pytest_amp.failure import AmpFailure, Misuse
+from pytest_amp.failure import AmpFailure, AmpUsageError
 from pytest_amp.memory import check_memory
 from pytest_amp.numerics import Conditions
 from pytest_amp.numerics.gradients import check_gradients
@@ -212,7 +212,7 @@ def test_memory_without_float32_has_no_ratio() -> None:
     use = check_memory(case(AsksForRegion), where, noted.observe, plain=None)
     assert (use.saved_fp32, use.saved_ratio) == (None, None)
     assert set(noted) == {"adapted/bytes saved"}
-    with pytest.raises(Misuse, match=r"ceiling=0\.9, and adapted runs within a region only"):
+    with pytest.raises(AmpUsageError, match=r"ceiling=0\.9, and adapted runs within a region only"):
         check_memory(case(AsksForRegion), where, unheeded, plain=None, ceiling=0.9)
     plain = without_region(case(NeedsRegion), where).case
     assert plain is not None
