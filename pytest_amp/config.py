@@ -96,19 +96,19 @@ def _where(ini: str, source: str) -> str:
 
 
 class _Bad(ValueError):
-    """A bad value: what is wrong with it, and what is valid."""
+    """A bad value: what is wrong with it, and what is expected."""
 
 
 def _choice(value: str, what: str, valid: tuple[str, ...]) -> str:
     if value not in valid:
-        raise _Bad(f"{value!r} is not {what}; valid: {', '.join(valid)}")
+        raise _Bad(f"{value!r} is not {what}; expected {', '.join(valid)}")
     return value
 
 
 def _list(value: str, what: str) -> tuple[str, ...]:
     parts = tuple(part.strip() for part in re.split(r"[,\n]", value.strip()))
     if not all(parts):
-        raise _Bad(f"{value!r} has an empty {what}; valid: a list with commas")
+        raise _Bad(f"{value!r} has an empty {what}; expected a list with commas")
     return tuple(dict.fromkeys(parts))
 
 
@@ -119,12 +119,12 @@ def _device(value: str, context: Context) -> tuple[str, ...]:
         indexed = colon and device_type in types and device_type != "cpu" and re.fullmatch(r"[0-9]+", index)
         if not indexed and name not in ("auto", "all", *types, *FAKE_DEVICES):
             valid = ("auto", "all", *types, "cuda:1", *FAKE_DEVICES)
-            raise _Bad(f"{name!r} is not a device; valid: {', '.join(valid)}")
+            raise _Bad(f"{name!r} is not a device; expected {', '.join(valid)}")
     names = _list(value, "device")
     real = [name.partition(":")[0] for name in names if not name.startswith("fake:")]
     twice = next((device_type for device_type in real if real.count(device_type) > 1), None)
     if twice is not None:
-        raise _Bad(f"{value!r} names two devices of type {twice}; valid: one device of each type in a run")
+        raise _Bad(f"{value!r} names two devices of type {twice}; expected one device of each type in a run")
     return names
 
 
@@ -139,14 +139,14 @@ def _dtype(value: str, _context: Context) -> tuple[str, ...]:
 def _baseline(value: str, context: Context) -> Path:
     path = context.path(value)
     if not path.is_file() and (path.exists() or "baseline" not in context.allow_missing):
-        raise _Bad(f"{str(path)!r} is not a file; valid: a file that --amp-record wrote in an earlier run")
+        raise _Bad(f"{str(path)!r} is not a file; expected a file that --amp-record wrote in an earlier run")
     return path
 
 
 def _record(value: str, context: Context) -> Path:
     path = _writable(value, context)
     if path.exists() or path.is_symlink():  # a link to nowhere keeps its name, too
-        raise _Bad(f"{str(path)!r} exists already, and a record is never overwritten; valid: a new file")
+        raise _Bad(f"{str(path)!r} exists already, and a record is never overwritten; expected a new file")
     return path
 
 
@@ -155,9 +155,9 @@ def _writable(value: str, context: Context) -> Path:
     # A record takes its name in one step, which would put a regular file where a device or a pipe was.
     folder = path.resolve().parent  # a link stays, and the file that it leads to is written
     if not folder.is_dir() or (path.exists() and not path.is_file()):
-        raise _Bad(f"{str(path)!r} cannot be written; valid: a regular file in a folder that exists")
+        raise _Bad(f"{str(path)!r} cannot be written; expected a regular file in a folder that exists")
     if not os.access(folder, os.W_OK):  # better now than after a run of an hour
-        raise _Bad(f"{str(path)!r} cannot be written; valid: a file in a folder in which files may be made")
+        raise _Bad(f"{str(path)!r} cannot be written; expected a file in a folder in which files may be made")
     return path
 
 
@@ -167,17 +167,17 @@ def _report(value: str, context: Context) -> tuple[Report, ...]:
         name, _, path = part.partition(":")
         ending = Path(name).suffix[1:]
         if not path and ending in FORMATS[:-1]:
-            raise _Bad(f"{name!r} names a file and no format; valid: {ending}:{name}")
+            raise _Bad(f"{name!r} names a file and no format; expected {ending}:{name}")
         _choice(name, "a report format", FORMATS)
         if name == "html" and importlib.util.find_spec("jinja2") is None:
-            raise _Bad("html needs jinja2, which is not installed; valid: after pip install 'pytest-amp[html]'")
+            raise _Bad("html needs jinja2, which is not installed: pip install 'pytest-amp[html]'")
         if name == "github":
             from pytest_amp.refusals import job_summary
 
             reports.append(Report(name, job_summary(part)))
             continue
         if not path:
-            raise _Bad(f"{part!r} names no file; valid: {REPORTS}")
+            raise _Bad(f"{part!r} names no file; expected {REPORTS}")
         reports.append(Report(name, _writable(path, context)))
     return tuple(reports)
 
@@ -203,7 +203,7 @@ def _floors(value: str, context: Context) -> tuple[Row, ...]:
     try:
         return floors.read(context.path(value))
     except floors.FloorsError as error:
-        raise _Bad(f"{error}; valid: a file that pytest-amp calibrate wrote") from None
+        raise _Bad(f"{error}; expected a file that pytest-amp calibrate wrote") from None
 
 
 def _tier(value: str, _context: Context) -> str:
@@ -213,20 +213,20 @@ def _tier(value: str, _context: Context) -> str:
 def _tolerance_scale(value: str, _context: Context) -> float:
     number = float(value) if DECIMAL.fullmatch(value) else math.nan
     if not (0 < number < math.inf):
-        raise _Bad(f"{value!r} is not a number above 0; valid: 0.5, 1.0, 2.0, …")
+        raise _Bad(f"{value!r} is not a number above 0; expected 0.5, 1.0, 2.0, …")
     return number
 
 
 def _timeout(value: str, _context: Context) -> tuple[float, float]:
     test, comma, run = value.partition(",")
     if not all(re.fullmatch(r"[0-9]{1,9}(\.[0-9]+)?", part) for part in (test, run if comma else "0")):
-        raise _Bad(f"{value!r} is no time limit; valid: seconds of a test, as 600, or also of the run, as 600,7200")
+        raise _Bad(f"{value!r} is no time limit; expected seconds of a test, as 600, or also of the run, as 600,7200")
     return float(test), float(run or 0)
 
 
 def _seed(value: str, _context: Context) -> int:
     if not re.fullmatch(r"[0-9]{1,18}", value):
-        raise _Bad(f"{value!r} is not a seed; valid: an integer from 0, of at most 18 digits")
+        raise _Bad(f"{value!r} is not a seed; expected an integer from 0, of at most 18 digits")
     return int(value)
 
 
@@ -301,13 +301,13 @@ class Context:
     def path(self, value: str) -> Path:
         """``value`` as a path; a relative one starts where it was written. Raises ValueError for none."""
         if not value.strip() or "\0" in value:
-            raise _Bad(f"{value!r} names no file; valid: a path")
+            raise _Bad(f"{value!r} names no file; expected a path")
         try:
             path = self.base / Path(value).expanduser()
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):
                 path.resolve().lstat()
         except (OSError, RuntimeError) as error:  # too long, in a folder that is closed, of a user that is not there
-            raise _Bad(f"{value!r}: {getattr(error, 'strerror', None) or error}; valid: a path") from None
+            raise _Bad(f"{value!r}: {getattr(error, 'strerror', None) or error}; expected a path") from None
         return path
 
 
@@ -329,7 +329,7 @@ def add_options(parser: pytest.Parser) -> None:
 
 
 def read(config: pytest.Config, device_types: tuple[str, ...] = ()) -> AmpConfig:
-    """What command line and ini say. Raises pytest.UsageError naming the value, its source and what is valid."""
+    """What command line and ini say. Raises pytest.UsageError naming the value, its source and what is expected."""
     values: dict[str, object] = {}
     sources: dict[str, str] = {}
     texts: dict[str, str | None] = {}
@@ -353,7 +353,9 @@ def read(config: pytest.Config, device_types: tuple[str, ...] = ()) -> AmpConfig
 
         refuse_one_file_twice(asked)
     if asked.accept and (asked.baseline is None or not asked.baseline.is_file()):
-        raise pytest.UsageError(f"{asked.where('amp_accept')}: no baseline to change; valid: with --amp-baseline=FILE")
+        raise pytest.UsageError(
+            f"{asked.where('amp_accept')}: no baseline to change; expected --amp-baseline=FILE, too"
+        )
     return asked
 
 
@@ -387,10 +389,10 @@ def _text(config: pytest.Config, option: Option) -> tuple[str | None, str, Path]
     try:
         ini = config.getini(option.ini)
     except (TypeError, ValueError, pytest.UsageError) as error:  # what pytest says of a list depends on its version
-        raise pytest.UsageError(f"{option.ini} ({source}): {error}; valid: a string") from None
+        raise pytest.UsageError(f"{option.ini} ({source}): {error}; expected a string") from None
     if isinstance(ini, list):  # which pytest passes on from its older table of TOML
         text = ",".join(map(str, ini))
-        raise pytest.UsageError(f'{option.ini} ({source}): {ini!r} is a list; valid: text, "{text}"')
+        raise pytest.UsageError(f'{option.ini} ({source}): {ini!r} is a list; expected text, "{text}"')
     if ini is not None:
         return str(ini), source, base
     return option.default, "default", base

@@ -42,11 +42,11 @@ def yielded(hook: str, groups: Iterable[object], expected: type[T]) -> list[T]:
     values: list[T] = []
     for group in groups:
         if not isinstance(group, Iterable):
-            raise AmpUsageError(f"the hook {hook} returned {group!r}; valid: it yields each {expected.__name__}")
+            raise AmpUsageError(f"the hook {hook} returned {group!r}; expected that it yields each {expected.__name__}")
         for value in group:
             if not isinstance(value, expected):
                 raise AmpUsageError(
-                    f"the hook {hook} yields {value!r}; valid: a {expected.__module__}.{expected.__qualname__}"
+                    f"the hook {hook} yields {value!r}; expected a {expected.__module__}.{expected.__qualname__}"
                 )
             values.append(value)
     return values

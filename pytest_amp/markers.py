@@ -42,10 +42,10 @@ class AmpMarker:
         keywords: dict[str, object] = {}
         for mark in marks:
             if mark.args:
-                raise ValueError(f"amp takes keywords only, got {mark.args[0]!r}; valid: {', '.join(known)}")
+                raise ValueError(f"amp takes keywords only, got {mark.args[0]!r}; expected {', '.join(known)}")
             for name, value in mark.kwargs.items():
                 if name not in known:
-                    raise ValueError(f"unknown keyword {name!r}; valid: {', '.join(known)}")
+                    raise ValueError(f"unknown keyword {name!r}; expected {', '.join(known)}")
                 keywords.setdefault(name, value)
         return cls(
             devices=_devices(keywords.get("devices")),
@@ -68,9 +68,11 @@ _EXAMPLES = {"devices": "['cuda']", "dtypes": "['bf16']"}
 def _names(keyword: str, value: object) -> tuple[str, ...]:
     values = (value,) if isinstance(value, str) else value
     if not isinstance(values, (list, tuple, set, frozenset)) or not all(isinstance(v, str) for v in values):
-        raise ValueError(f"{keyword}={value!r} is not a list of names; valid: a list such as {_EXAMPLES[keyword]}")
+        raise ValueError(f"{keyword}={value!r} is not a list of names; expected a list such as {_EXAMPLES[keyword]}")
     if not values:
-        raise ValueError(f"{keyword}={value!r} names none, so that the test runs nowhere; valid: {_EXAMPLES[keyword]}")
+        raise ValueError(
+            f"{keyword}={value!r} names none, so that the test runs nowhere; expected {_EXAMPLES[keyword]}"
+        )
     return tuple(values)
 
 
@@ -80,7 +82,7 @@ def _devices(value: object) -> tuple[str, ...] | None:
     names = _names("devices", value)
     for name in names:
         if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
-            raise ValueError(f"devices={name!r} is not a device type; valid: a type without an index, such as 'cuda'")
+            raise ValueError(f"devices={name!r} is not a device type; expected a type without an index, such as 'cuda'")
     return names
 
 
@@ -93,13 +95,13 @@ def _dtypes(value: object) -> tuple[Precision, ...] | None:
     names = _names("dtypes", value)
     for name in names:
         if name not in known:
-            raise ValueError(f"dtypes={name!r} is not a precision; valid: {', '.join(known)}")
+            raise ValueError(f"dtypes={name!r} is not a precision; expected {', '.join(known)}")
     return tuple(known[name] for name in names)
 
 
 def _boolean(value: object) -> bool:
     if not isinstance(value, bool):
-        raise ValueError(f"fake={value!r} is not a boolean; valid: True, False")
+        raise ValueError(f"fake={value!r} is not a boolean; expected True or False")
     return value
 
 
@@ -107,7 +109,7 @@ def _positive(keyword: str, value: object) -> float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < float("inf"):
-        raise ValueError(f"{keyword}={value!r} is not a number above 0; valid: 0.5, 1.0, 2.0, …")
+        raise ValueError(f"{keyword}={value!r} is not a number above 0; expected 0.5, 1.0, 2.0, …")
     return float(value)
 
 

@@ -26,7 +26,7 @@ def refuse_unknown(names: Iterable[str], known: Sequence[str], config: pytest.Co
         if meant is not None and not _is_a_key(name, config):
             where = "-o on the command line" if config.inipath is None else config.inipath.name
             valid = meant or ", ".join(known)
-            raise pytest.UsageError(f"{name} ({where}): no such key; valid: {valid}")
+            raise pytest.UsageError(f"{name} ({where}): no such key; expected {valid}")
 
 
 def _meant(name: str, known: Sequence[str]) -> str | None:
@@ -48,11 +48,11 @@ def _is_a_key(name: str, config: pytest.Config) -> bool:
 def job_summary(part: str) -> Path:
     """Return the page of the running job of GitHub Actions, to which steps append. Raises ValueError without one."""
     if part != "github":
-        raise ValueError(f"{part!r}: github takes no file; valid: {REPORTS}")
+        raise ValueError(f"{part!r}: github takes no file; expected {REPORTS}")
     path = Path(os.environ.get(JOB_SUMMARY, ""))
     if not path.is_file():
         raise ValueError(
-            f"github is the page of a job of GitHub Actions, and {JOB_SUMMARY} names no file; valid: {REPORTS}"
+            f"github is the page of a job of GitHub Actions, and {JOB_SUMMARY} names no file; expected {REPORTS}"
         )
     return path
 
@@ -66,6 +66,6 @@ def refuse_one_file_twice(asked: AmpConfig) -> None:
         if other is not None:
             where, also = asked.where("amp_report"), asked.where(other)
             raise pytest.UsageError(
-                f"{where}: {str(report.path)!r} is the file of {also}, too; valid: a file of its own"
+                f"{where}: {str(report.path)!r} is the file of {also}, too; expected a file of its own"
             )
         taken[report.path.resolve()] = "amp_report"

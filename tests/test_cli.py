@@ -202,4 +202,4 @@ def test_a_closed_output_is_told(arguments: str, closed: str, message: str) -> N
 def test_what_python_alone_takes_for_a_number_is_none(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as left:
         cli.main(arguments)
-    assert (left.value.code, "valid: " in capsys.readouterr().err) == (2, True)
+    assert (left.value.code, "expected " in capsys.readouterr().err) == (2, True)

@@ -73,7 +73,7 @@ def test_a_fixture_in_place_of_this_plugins_is_refused_for_a_family(families: Pr
     says = refused(families.apart("--amp-device=cpu", "--amp-dtype=bf16"))
     assert says == (
         f"{families.path / 'conftest.py'}: its fixture amp takes the place of this plugin's, which the suites need; "
-        "valid: another name, or a conftest.py in the folder of the tests that use it"
+        "expected another name, or a conftest.py in the folder of the tests that use it"
     )
     families.write(test_own="def test_it(amp):\n    assert amp == 3\n")
     families.apart("test_own.py").assert_outcomes(passed=1)

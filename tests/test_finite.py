@@ -37,9 +37,9 @@ def test_expected(amp):
 
 @pytest.mark.parametrize("margin", [INF, NAN, -1])
 def test_margin(amp, margin):
-    with pytest.raises(ValueError, match="valid: a finite number from 0"):
+    with pytest.raises(ValueError, match="expected a finite number from 0"):
         amp.observe("x", 1.0, kind="measure", better="lower", margin=margin)
-    with pytest.raises(ValueError, match="valid: finite numbers, of an error"):
+    with pytest.raises(ValueError, match="expected finite numbers, of an error"):
         amp.observe("x", 1.0, kind="error", over_seeds=(INF,))
 
 

@@ -67,7 +67,7 @@ def test_provenance(project: Project) -> None:
     [
         ("provenance['image'] = object()", ": image: Object of type object is not JSON serializable"),
         ("provenance[3] = 4", ": the name 3 is no text"),
-        ("provenance['seed'] = 4", " changes seed, on which comparisons rest; valid: another name"),
+        ("provenance['seed'] = 4", " changes seed, on which comparisons rest; expected another name"),
         ("raise KeyError('job')", " raised KeyError (conftest.py:3): 'job'"),
     ],
 )
@@ -113,7 +113,7 @@ def test_devices_that_cannot_be_told_are_one_line(project: Project) -> None:
 def test_devices(project: Project) -> None:
     project.write(conftest=SIMULATED, test_it="def test_it(amp):\n    assert amp.device.describe() == 'simulated'")
     project.here("--amp-device=simulated").assert_outcomes(passed=2)
-    assert "simulated" in refused(project.here("--amp-device=nope")).partition("valid: ")[2]
+    assert "simulated" in refused(project.here("--amp-device=nope")).partition("expected ")[2]
 
 
 def test_a_device_of_torch_accelerator_needs_a_name_only(project: Project) -> None:

@@ -52,7 +52,7 @@ def test_a_wrong_value_names_key_file_and_value(project: Project, key: str) -> N
         line = refused(project.here())
         assert line.startswith(f"{key} ({name}): ")
         assert WRONG[key] in line
-        assert "; valid: " in line
+        assert "; expected " in line
         path.unlink()
     project.file("pyproject.toml", OLDER.format(key=key, value=value))
     assert refused(project.here()).startswith(f"{key} (pyproject.toml): ")
@@ -70,12 +70,12 @@ def test_a_list_in_the_older_table_is_one_line(project: Project) -> None:
     result = project.apart()  # pytest itself warns of it
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     (line,) = [line for line in result.errlines if line.startswith("ERROR: ")]
-    assert line == "ERROR: amp_device (pyproject.toml): ['cpu', 'nope'] is a list; valid: text, \"cpu,nope\""
+    assert line == "ERROR: amp_device (pyproject.toml): ['cpu', 'nope'] is a list; expected text, \"cpu,nope\""
 
 
 @pytest.mark.parametrize("option", ["--amp-baseline", "--amp-record", "--amp-known", "--amp-floors"])
 def test_a_file_without_a_name_is_one_line(project: Project, option: str) -> None:
-    assert refused(project.here(f"{option}=")) == f"{option} (command line): '' names no file; valid: a path"
+    assert refused(project.here(f"{option}=")) == f"{option} (command line): '' names no file; expected a path"
 
 
 def test_the_command_line_wins_over_ini_and_ini_over_the_default(project: Project) -> None:
@@ -193,13 +193,13 @@ def test_another_spelling_of_a_key_is_refused(project: Project, name: str, spell
         project.file(file, (OLDER if name == "older" else FILES[name]).format(key=key, value="cpu"))
     overriding = ([f"--override-ini={spelling}=cpu"] if name == "override" else []) + ["-n", workers]
     where = "-o on the command line" if name == "override" else file
-    assert refused(project.here(*overriding)) == f"{spelling} ({where}): no such key; valid: amp_device"
+    assert refused(project.here(*overriding)) == f"{spelling} ({where}): no such key; expected amp_device"
 
 
 def test_a_flag_in_its_own_spelling_is_refused(project: Project) -> None:
     project.write(test_it="def test_it(amp):\n    pass\n")
     line = refused(project.here("-o", "amp-strict=true"))
-    assert line == "amp-strict (-o on the command line): no such key; valid: amp_strict"
+    assert line == "amp-strict (-o on the command line): no such key; expected amp_strict"
 
 
 def test_a_word_that_only_begins_as_ours_is_pytests_business(project: Project) -> None:

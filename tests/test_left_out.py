@@ -39,12 +39,12 @@ def test_what_an_ini_leaves_out_is_refused(checks: Project, setting: str, where:
     result = run(*ON_CPU, "-o", setting, "-n", workers)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     key, _, value = setting.partition("=")
-    message = f"{key} = {value}: leaves out checks of a family, in {checks.path / where}; valid: {valid}"
+    message = f"{key} = {value}: leaves out checks of a family, in {checks.path / where}; expected {valid}"
     assert sum(message in line for line in result.stderr.lines) == 1, result.stderr.str()
 
 
-CONFTEST = "or the hook pytest_ignore_collect: leaves out checks of a family, in {path}; valid: --ignore={path}"
-CLASS = "leaves out checks of a family, in {path}; valid: a class without a constructor, with tests"
+CONFTEST = "or the hook pytest_ignore_collect: leaves out checks of a family, in {path}; expected --ignore={path}"
+CLASS = "leaves out checks of a family, in {path}; expected a class without a constructor, with tests"
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ CLASS = "leaves out checks of a family, in {path}; valid: a class without a cons
             "checks/test_first.py",
             "def check_it(amp):\n    pass\n",
             "checks/test_first.py",
-            "leaves out checks of a family, in {path}; valid: at least one test in it, or another name",
+            "leaves out checks of a family, in {path}; expected at least one test in it, or another name",
         ),
     ],
     ids=["folder", "glob", "own", "hook", "constructor", "class", "module"],

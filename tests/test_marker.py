@@ -28,7 +28,7 @@ def test_an_unknown_keyword_names_the_test(project: Project, fixture: str) -> No
     project.write(test_it=marked("device=['cpu']", fixture=fixture), test_plain="def test_plain():\n    pass")
     assert refused(project.here(*ON_CPU)) == (
         "test_it.py::test_it (marker amp): unknown keyword 'device'; "
-        "valid: devices, dtypes, fake, tolerance, floor, xfail"
+        "expected devices, dtypes, fake, tolerance, floor, xfail"
     )
 
 
@@ -47,17 +47,17 @@ def test_an_unknown_keyword_under_workers(project: Project) -> None:
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        ("'cuda'", "amp takes keywords only, got 'cuda'; valid: devices, "),
-        ("devices='cuda:1'", "devices='cuda:1' is not a device type; valid: a type without an index, such as 'cuda'"),
+        ("'cuda'", "amp takes keywords only, got 'cuda'; expected devices, "),
+        ("devices='cuda:1'", "devices='cuda:1' is not a device type; expected a type without an index, such as 'cuda'"),
         ("devices=['fake:cuda']", "devices='fake:cuda' is not a device type"),
         ("devices=1", "devices=1 is not a list of names"),
         ("devices=[1]", "devices=[1] is not a list of names"),
-        ("dtypes=['fp8']", "dtypes='fp8' is not a precision; valid: bf16, fp16, "),
+        ("dtypes=['fp8']", "dtypes='fp8' is not a precision; expected bf16, fp16, "),
         ("dtypes=16", "dtypes=16 is not a list of names"),
-        ("dtypes=[]", "dtypes=[] names none, so that the test runs nowhere; valid: ['bf16']"),
-        ("devices=()", "devices=() names none, so that the test runs nowhere; valid: ['cuda']"),
-        ("fake='yes'", "fake='yes' is not a boolean; valid: True, False"),
-        ("tolerance=0", "tolerance=0 is not a number above 0; valid: 0.5, 1.0"),
+        ("dtypes=[]", "dtypes=[] names none, so that the test runs nowhere; expected ['bf16']"),
+        ("devices=()", "devices=() names none, so that the test runs nowhere; expected ['cuda']"),
+        ("fake='yes'", "fake='yes' is not a boolean; expected True or False"),
+        ("tolerance=0", "tolerance=0 is not a number above 0; expected 0.5, 1.0"),
         ("tolerance='1'", "tolerance='1' is not a number above 0"),
         ("tolerance=float('nan')", "tolerance=nan is not a number above 0"),
         ("floor=True", "floor=True is not a number above 0"),
@@ -245,7 +245,7 @@ def test_two_values_in_one_place_are_refused(project: Project) -> None:
     project.write(test_it=EACH.format(values="[pytest.param('mm', 'exp')]"))
     line = refused(project.here("--amp-device=cpu", "--amp-dtype=bf16"))
     assert line.startswith("test_it.py::test_it: the function of amp_parametrize returned ParameterSet(")
-    assert line.endswith("for cpu-bf16; valid: one value each")
+    assert line.endswith("for cpu-bf16; expected one value each")
 
 
 def test_values_that_raise_are_no_green_run(project: Project) -> None:
@@ -287,14 +287,14 @@ def test_a_device_type_that_no_device_has_is_refused(project: Project, keywords:
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     (line,) = [line for line in result.errlines + result.outlines if line.startswith("ERROR: ")]
     assert "test_it.py::test_it (marker amp)" in line
-    assert "is not a device type; valid: cpu, cuda" in line
+    assert "is not a device type; expected cpu, cuda" in line
 
 
 def test_torchs_own_dtypes_are_taken() -> None:
     torch = pytest.importorskip("torch")
     mark = pytest.mark.amp(dtypes=[torch.bfloat16, "fp16"]).mark
     assert AmpMarker.merged([mark]).dtypes == (BF16, FP16)
-    with pytest.raises(ValueError, match=r"is not a list of names; valid: a list such as \['bf16'\]"):
+    with pytest.raises(ValueError, match=r"is not a list of names; expected a list such as \['bf16'\]"):
         AmpMarker.merged([pytest.mark.amp(dtypes=[3]).mark])
 
 
@@ -305,7 +305,7 @@ def test_a_marker_that_does_nothing_is_refused(project: Project, keyword: str) -
     name = keyword.partition("=")[0]
     assert refused(project.here(*ON_CPU)) == (
         f"test_it.py::test_it (marker amp): {name}= does nothing for a test without an amp fixture; "
-        "valid: an argument of the test, such as amp or amp_device"
+        "expected an argument of the test, such as amp or amp_device"
     )
 
 

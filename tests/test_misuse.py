@@ -27,104 +27,113 @@ def test_it(amp):
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("amp.observe('x', 1, kind='number')", "kind='number' is no kind of observation; valid: rule, dtype, *"),
+        ("amp.observe('x', 1, kind='number')", "kind='number' is no kind of observation; expected rule, dtype, *"),
         ("amp.observe('', 1, kind='count')", "'project/cpu/bf16/' is not an observation key; *"),
         ("amp.observe('x', object(), kind='count')", "*object*"),
-        ("case(amp, build=torch.nn.Linear(4, 4))", "build is Linear; valid: a function that makes it, *"),
-        ("case(amp, batch=torch.ones(2))", "batch is Tensor; valid: a function that makes it, *"),
-        ("case(amp, loss=None)", "loss is NoneType; valid: a function of the model and the batch"),
-        ("case(amp, loss=torch.nn.MSELoss())", "loss is MSELoss; valid: a function of the model and the batch"),
-        ("case(amp, batch=lambda model, batch: 0)", "batch takes other arguments than none; valid: a function that *"),
-        ("case(amp, loss=lambda batch: 0)", "loss takes other arguments than 2; valid: a function of the model and *"),
-        ("amp.case(list, list, lambda m, x: 0, name=3)", "name=3; valid: text"),
-        ("amp.case(list, list, lambda m, x: 0, name=' ')", "name=' '; valid: printable text that begins and ends *"),
-        ("amp.autocast(dtype=torch.float64)", "autocast was given dtype=torch.float64; valid: torch.bfloat16, *"),
-        ("amp.autocast(dtype='bf16')", "autocast was given dtype='bf16'; valid: torch.bfloat16, torch.float16"),
-        ("amp.autocast(enabled='no')", "autocast was given enabled='no'; valid: True, False"),
-        ("amp.autocast(cache_enabled=1)", "autocast was given cache_enabled=1; valid: True, False"),
-        ("amp.check_training(case(amp), steps=2, fresh='no')", "fresh='no'; valid: True, False"),
-        ("amp.check_compiled(case(amp), fullgraph='yes')", "fullgraph='yes'; valid: True, False"),
-        ("amp.check_compiled(case(amp), dynamic='yes')", "dynamic='yes'; valid: True, False"),
+        ("case(amp, build=torch.nn.Linear(4, 4))", "build is Linear; expected a function that makes it, *"),
+        ("case(amp, batch=torch.ones(2))", "batch is Tensor; expected a function that makes it, *"),
+        ("case(amp, loss=None)", "loss is NoneType; expected a function of the model and the batch"),
+        ("case(amp, loss=torch.nn.MSELoss())", "loss is MSELoss; expected a function of the model and the batch"),
+        (
+            "case(amp, batch=lambda model, batch: 0)",
+            "batch takes other arguments than none; expected a function that *",
+        ),
+        (
+            "case(amp, loss=lambda batch: 0)",
+            "loss takes other arguments than 2; expected a function of the model and *",
+        ),
+        ("amp.case(list, list, lambda m, x: 0, name=3)", "name=3; expected text"),
+        ("amp.case(list, list, lambda m, x: 0, name=' ')", "name=' '; expected printable text that begins and ends *"),
+        ("amp.autocast(dtype=torch.float64)", "autocast was given dtype=torch.float64; expected torch.bfloat16, *"),
+        ("amp.autocast(dtype='bf16')", "autocast was given dtype='bf16'; expected torch.bfloat16, torch.float16"),
+        ("amp.autocast(enabled='no')", "autocast was given enabled='no'; expected True or False"),
+        ("amp.autocast(cache_enabled=1)", "autocast was given cache_enabled=1; expected True or False"),
+        ("amp.check_training(case(amp), steps=2, fresh='no')", "fresh='no'; expected True or False"),
+        ("amp.check_compiled(case(amp), fullgraph='yes')", "fullgraph='yes'; expected True or False"),
+        ("amp.check_compiled(case(amp), dynamic='yes')", "dynamic='yes'; expected True or False"),
         (
             "amp.scaler_trace(case(amp), steps=2, overflow_gradients_at=(7,))",
-            "overflow_gradients_at=7 of 2 steps; valid: iterations from *",
+            "overflow_gradients_at=7 of 2 steps; expected iterations from *",
         ),
-        ("amp.check_memory(case(amp), peak_ceiling=0.9)", "peak_ceiling=0.9, and nothing counts peaks on cpu; valid *"),
+        (
+            "amp.check_memory(case(amp), peak_ceiling=0.9)",
+            "peak_ceiling=0.9, and nothing counts peaks on cpu; expected *",
+        ),
         (
             "amp.check_scaler(case(amp), train=lambda: None)",
-            "train takes other arguments than one; valid: a function *",
+            "train takes other arguments than one; expected a function *",
         ),
         (
             "amp.check_training(case(amp), steps=2, train=lambda: None)",
-            "train takes other arguments than one; valid: *",
+            "train takes other arguments than one; expected *",
         ),
-        ("amp.check_compiled(case(amp), backend='nope')", "backend='nope'; valid: eager, aot_eager, *"),
+        ("amp.check_compiled(case(amp), backend='nope')", "backend='nope'; expected eager, aot_eager, *"),
         ("amp.check_compiled(case(amp), mode='nope')", "Unrecognized mode=nope, should be one of: default, *"),
         (
             "amp.check_dtypes(case(amp), {torch.nn.Linear: torch.float32})",
             "<class 'torch.nn*'> is no path of a module; *",
         ),
-        ("amp.check_casts(case(amp), most='9')", "most='9'; valid: a whole number, 0 or more"),
-        ("amp.record('x', float('nan'))", "x: nan says nothing, and would stay the same; valid: a finite number"),
-        ("amp.record('x', 1, better='lower', margin='5')", "x: margin='5'; valid: a number from 0 *"),
+        ("amp.check_casts(case(amp), most='9')", "most='9'; expected a whole number, 0 or more"),
+        ("amp.record('x', float('nan'))", "x: nan says nothing, and would stay the same; expected a finite number"),
+        ("amp.record('x', 1, better='lower', margin='5')", "x: margin='5'; expected a number from 0 *"),
         ("amp.observe('x', 1, kind='count', unit=3)", "project/cpu/bf16/x: unit is '3', not text"),
         ("amp.observe('x', 1, kind='count', allowed=10**400)", "project/cpu/bf16/x: allowed is an integer that no *"),
         ("amp.observe('x', '\\ud800', kind='state')", "*surrogates not allowed"),
         ("amp.observe('x', 10**5000, kind='count')", "Exceeds the limit *"),
         ("amp.check_dtypes(case(amp), {'head': torch.float32})", "it has no module 'head'; it has '', the model*"),
-        ("amp.check_dtypes(case(amp), {'': 'bf16'})", "'bf16' is no dtype; valid: torch.float32, *"),
+        ("amp.check_dtypes(case(amp), {'': 'bf16'})", "'bf16' is no dtype; expected torch.float32, *"),
         ("amp.check_gradients(case(amp, build=lambda: 3))", "case it: build made int, not a torch.nn.Module"),
         ("amp.check_gradients(case(amp, loss=lambda m, x: m(x)))", "the loss has shape [[]2, 4], it must have *"),
-        ("amp.check_gradients(case(amp, loss=lambda m, x: 3.0))", "the loss is float; valid: a tensor, *"),
+        ("amp.check_gradients(case(amp, loss=lambda m, x: 3.0))", "the loss is float; expected a tensor, *"),
         (
             "amp.check_gradients(torch.nn.Linear(4, 4))",
             "check_gradients takes a case; this is of type Linear; amp.case*",
         ),
         ("amp.trace(torch.nn.Linear(4, 4))", "trace takes a case; this is of type Linear; amp.case*"),
-        ("amp.missing('gpu', 'it is not here')", "'gpu' is nothing that may be missing; valid: device, dtype, *"),
-        ("amp.check_dtypes(case(amp), ['head'])", "check_dtypes was given list; valid: a dictionary such as *"),
-        ("amp.check_dtypes(case(amp), {})", "check_dtypes was given no module; valid: a dictionary such as *"),
+        ("amp.missing('gpu', 'it is not here')", "'gpu' is nothing that may be missing; expected device, dtype, *"),
+        ("amp.check_dtypes(case(amp), ['head'])", "check_dtypes was given list; expected a dictionary such as *"),
+        ("amp.check_dtypes(case(amp), {})", "check_dtypes was given no module; expected a dictionary such as *"),
         (
             "amp.check_dtypes(torch.nn.Linear(4, 4), {})",
             "check_dtypes takes a case; this is of type Linear; amp.case*",
         ),
-        ("amp.check_gradients(case(amp), tolerance=-1)", "tolerance=-1; valid: a finite number, above 0"),
-        ("amp.check_fp32(3.0)", "check_fp32 was given float; valid: a tensor"),
+        ("amp.check_gradients(case(amp), tolerance=-1)", "tolerance=-1; expected a finite number, above 0"),
+        ("amp.check_fp32(3.0)", "check_fp32 was given float; expected a tensor"),
         (
             "amp.check_speedup(case(amp), floor=1.0, versus='tf33')",
-            "versus='tf33' is no kind of float32; valid: fp32, *",
+            "versus='tf33' is no kind of float32; expected fp32, *",
         ),
-        ("amp.check_speedup(case(amp), floor=-1.0, versus='tf32')", "floor=-1.0; valid: a finite number, 0 or more"),
-        ("amp.check_speedup(case(amp), floor='1', versus='tf32')", "floor='1'; valid: a finite number, 0 or more"),
-        ("amp.check_speedup(case(amp), floor=True, versus='tf32')", "floor=True; valid: a finite number, 0 or more"),
-        ("amp.check_speedup(case(amp), versus=['tf32'])", "versus=[[]'tf32'] is no kind of float32; valid: fp32, *"),
+        ("amp.check_speedup(case(amp), floor=-1.0, versus='tf32')", "floor=-1.0; expected a finite number, 0 or more"),
+        ("amp.check_speedup(case(amp), floor='1', versus='tf32')", "floor='1'; expected a finite number, 0 or more"),
+        ("amp.check_speedup(case(amp), floor=True, versus='tf32')", "floor=True; expected a finite number, 0 or more"),
+        ("amp.check_speedup(case(amp), versus=['tf32'])", "versus=[[]'tf32'] is no kind of float32; expected fp32, *"),
         (
             "amp.check_speedup(case(amp), versus='fp32', kind=None)",
-            "kind=None is nothing that is timed; valid: *",
+            "kind=None is nothing that is timed; expected *",
         ),
-        ("amp.check_speedup(case(amp), versus='fp32', seconds=0)", "seconds=0; valid: a finite number, above 0"),
-        ("amp.check_speedup(case(amp), versus='fp32', ceiling=0)", "ceiling=0; valid: a finite number, above 0"),
+        ("amp.check_speedup(case(amp), versus='fp32', seconds=0)", "seconds=0; expected a finite number, above 0"),
+        ("amp.check_speedup(case(amp), versus='fp32', ceiling=0)", "ceiling=0; expected a finite number, above 0"),
         (
             "amp.check_speedup(case(amp), versus='fp32', uncalibrated='1')",
-            "uncalibrated='1'; valid: a finite number, *",
+            "uncalibrated='1'; expected a finite number, *",
         ),
         (
             "amp.check_speedup(torch.nn.Linear(4, 4), versus='fp32')",
-            "check_speedup was given Linear; valid: what amp.case*",
+            "check_speedup was given Linear; expected what amp.case*",
         ),
-        ("amp.check_speedup(None, versus='fp32')", "check_speedup was given NoneType; valid: what amp.case*"),
+        ("amp.check_speedup(None, versus='fp32')", "check_speedup was given NoneType; expected what amp.case*"),
         (
             "amp.check_speedup(lambda: None, versus='fp32')",
-            "<lambda> returned NoneType; valid: the call to be timed, *",
+            "<lambda> returned NoneType; expected the call to be timed, *",
         ),
         ("amp.check_speedup(lambda: print, versus='fp32', optimizer=print)", "optimizer= beside a function, which *"),
         (
             "amp.check_speedup(case(amp), versus='fp32', optimizer=3)",
-            "optimizer is of type int; valid: a function *",
+            "optimizer is of type int; expected a function *",
         ),
         (
             "amp.check_speedup(case(amp), versus='fp32', optimizer=list)",
-            "optimizer made of type list; valid: a torch.o*",
+            "optimizer made of type list; expected a torch.o*",
         ),
         ("amp.check_compiled(torch.nn.Linear(4, 4))", "check_compiled takes a case; this is of type Linear; amp.case*"),
         (
@@ -132,19 +141,19 @@ def test_it(amp):
             "case it: weight is float16, and no scaler *",
         ),
         ("amp.check_casts(torch.nn.Linear(4, 4))", "check_casts takes a case; this is of type Linear; amp.case*"),
-        ("amp.check_casts(case(amp), most=2.5)", "most=2.5; valid: a whole number, 0 or more"),
+        ("amp.check_casts(case(amp), most=2.5)", "most=2.5; expected a whole number, 0 or more"),
         ("amp.check_memory(lambda: None)", "check_memory takes a case; this is of type function; amp.case*"),
-        ("amp.check_memory(case(amp), ceiling='1')", "ceiling='1'; valid: a finite number, 0 or more"),
-        ("amp.check_memory(case(amp), peak_ceiling=-1)", "peak_ceiling=-1; valid: a finite number, 0 or more"),
-        ("amp.observe('x', 1, kind='count', allowed='3')", "x: allowed='3'; valid: a number"),
-        ("amp.observe('x', 1.0, kind='ratio', interval=(2, 3))", "x: interval=(2, 3); valid: two numbers with 1.0 *"),
+        ("amp.check_memory(case(amp), ceiling='1')", "ceiling='1'; expected a finite number, 0 or more"),
+        ("amp.check_memory(case(amp), peak_ceiling=-1)", "peak_ceiling=-1; expected a finite number, 0 or more"),
+        ("amp.observe('x', 1, kind='count', allowed='3')", "x: allowed='3'; expected a number"),
+        ("amp.observe('x', 1.0, kind='ratio', interval=(2, 3))", "x: interval=(2, 3); expected two numbers with 1.0 *"),
         (
             "amp.observe('x', 1.0, kind='ratio', over_seeds=(2, 3))",
-            "x: over_seeds=(2, 3); valid: finite numbers, of an error",
+            "x: over_seeds=(2, 3); expected finite numbers, of an error",
         ),
         (
             "amp.observe('x', 1.0, kind='error', over_seeds='ab')",
-            "x: over_seeds='ab'; valid: finite numbers, of an error",
+            "x: over_seeds='ab'; expected finite numbers, of an error",
         ),
     ],
 )
@@ -180,7 +189,7 @@ def test_without_an_autocast_dtype_there_is_nothing_to_check(project: Project) -
     project.write(test_it=marked)
     result = project.here("--amp-device=cpu")
     result.assert_outcomes(failed=1)
-    says = "check_gradients needs an autocast dtype, and this test runs in fp32; valid: bf16, fp16"
+    says = "check_gradients needs an autocast dtype, and this test runs in fp32; expected bf16, fp16"
     result.stdout.fnmatch_lines([f"E*pytest_amp.failure.AmpUsageError: {says}"])
 
 
@@ -251,15 +260,15 @@ def test_amp_parametrize_without_a_list(project: Project, returned: str) -> None
     )
     assert refused(project.here(*ON_CPU)) == (
         f"test_it.py::test_it: the function of amp_parametrize returned {returned} for cpu-bf16;"
-        " valid: a list of values"
+        " expected a list of values"
     )
 
 
 @pytest.mark.parametrize(
     ("body", "says"),
     [
-        ("return [3]", "the hook pytest_amp_devices yields 3; valid: a pytest_amp.devices.names.DeviceType"),
-        ("return 3", "the hook pytest_amp_devices returned 3; valid: it yields each DeviceType"),
+        ("return [3]", "the hook pytest_amp_devices yields 3; expected a pytest_amp.devices.names.DeviceType"),
+        ("return 3", "the hook pytest_amp_devices returned 3; expected that it yields each DeviceType"),
     ],
 )
 def test_the_hook_for_devices(project: Project, body: str, says: str) -> None:
@@ -278,7 +287,7 @@ def test_the_hook_for_cases(project: Project) -> None:
             pass
         """,
     )
-    says = "the hook pytest_amp_cases yields 3; valid: a pytest_amp.cases.case.Case"
+    says = "the hook pytest_amp_cases yields 3; expected a pytest_amp.cases.case.Case"
     assert refused(project.here(*ON_CPU)) == f"test_it.py::test_it: {says}"
 
 
@@ -370,7 +379,7 @@ def test_a_loss_that_depends_on_nothing_is_told_in_one_line(project: Project, ch
     result = project.here(*ON_CPU)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines(
-        ["E *: the loss of it depends on nothing that requires a gradient; valid: one that does"]
+        ["E *: the loss of it depends on nothing that requires a gradient; expected one that does"]
     )
     assert "trace.py" not in result.stdout.str()
 
@@ -382,5 +391,5 @@ def test_a_case_on_a_fake_device_is_refused(project: Project) -> None:
     result = project.here("--amp-device=fake:cuda", "--amp-dtype=bf16")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines(
-        ["E *AmpUsageError: fake:cuda has rules and no arithmetic, so that no case runs there; valid: *"]
+        ["E *AmpUsageError: fake:cuda has rules and no arithmetic, so that no case runs there; expected *"]
     )

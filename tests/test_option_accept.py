@@ -85,7 +85,7 @@ def test_a_run_that_was_interrupted_changes_nothing(with_baseline: Project) -> N
 
 def test_without_a_baseline_it_is_refused(project: Project) -> None:
     project.write(test_it="def test_it(amp):\n    pass")
-    problem = "no baseline to change; valid: with --amp-baseline=FILE"
+    problem = "no baseline to change; expected --amp-baseline=FILE, too"
     assert refused(project.here(*ON_CPU, "--amp-accept")) == f"--amp-accept (command line): {problem}"
     missing = ("--amp-baseline=nowhere.json", "--amp-allow-missing=baseline", "--amp-accept")
     assert refused(project.here(*ON_CPU, *missing)) == f"--amp-accept (command line): {problem}"

@@ -34,9 +34,12 @@ def test_other_skips_are_not_allowed_with_it(project: Project) -> None:
     [
         (
             "nope",
-            "'nope' is not something that may be missing; valid: device, dtype, baseline, sweep, compiler, distributed",
+            (
+                "'nope' is not something that may be missing; expected device, dtype, baseline, sweep, compiler, "
+                "distributed"
+            ),
         ),
-        ("device,", "'device,' has an empty name; valid: a list with commas"),
+        ("device,", "'device,' has an empty name; expected a list with commas"),
     ],
 )
 def test_a_bad_value_is_refused(project: Project, value: str, problem: str) -> None:

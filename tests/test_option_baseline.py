@@ -253,7 +253,7 @@ def test_a_malformed_baseline_is_refused(project: Project, text: str, problem: s
     project.write(test_it=observing("1", "count"))
     line = refused(project.here("--amp-baseline=old.json", "-n", workers))
     assert line.startswith(f"--amp-baseline (command line): {path}: {problem}")
-    assert line.endswith("; valid: a file that --amp-record wrote")
+    assert line.endswith("; expected a file that --amp-record wrote")
 
 
 def test_a_missing_baseline_is_refused(project: Project) -> None:
@@ -261,7 +261,7 @@ def test_a_missing_baseline_is_refused(project: Project) -> None:
     (project.path / "folder").mkdir()
     for name in ("old.json", "folder"):
         line = refused(project.here(f"--amp-baseline={name}"))
-        assert line.startswith(f"--amp-baseline (command line): {str(project.path / name)!r} is not a file; valid: ")
+        assert line.startswith(f"--amp-baseline (command line): {str(project.path / name)!r} is not a file; expected ")
     result = project.here(*ON_CPU, "--amp-baseline=old.json", "--amp-allow-missing=baseline")
     assert result.ret == 0
     assert any(line.endswith("old.json is missing, as --amp-allow-missing allows") for line in summary(result))

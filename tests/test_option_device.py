@@ -88,7 +88,7 @@ def test_an_absent_device_is_refused(project: Project, option: str, workers: str
     project.write(test_it=TEST, test_plain="def test_plain(): pass")
     line = refused(project.apart(f"--amp-device={option}", "-n", workers))
     assert line.startswith(f"--amp-device (command line): {named!r} does not compute here (")
-    assert line.endswith("); valid here: auto, cpu, fake:cuda, fake:xpu, fake:mps, fake:mtia")
+    assert line.endswith("); expected here: auto, cpu, fake:cuda, fake:xpu, fake:mps, fake:mtia")
 
 
 def test_an_absent_device_may_be_allowed_to_be_missing(project: Project) -> None:
@@ -107,7 +107,7 @@ def test_an_absent_device_may_be_allowed_to_be_missing(project: Project) -> None
 )
 def test_an_unknown_name_is_refused(project: Project, option: str) -> None:
     line = refused(project.here(f"--amp-device=cpu,{option}"))
-    assert line.startswith(f"--amp-device (command line): {option!r} is not a device; valid: auto, all, cpu, cuda, ")
+    assert line.startswith(f"--amp-device (command line): {option!r} is not a device; expected auto, all, cpu, cuda, ")
     assert line.endswith("fake:cuda, fake:xpu, fake:mps, fake:mtia")
 
 
@@ -122,7 +122,7 @@ def test_an_empty_name_is_refused(project: Project, option: str) -> None:
 def test_two_devices_of_a_type_are_refused(project: Project, options: tuple[str, ...]) -> None:
     line = refused(project.here(*[f"--amp-device={name}" for name in options]))
     assert "names two devices of type" in line
-    assert line.endswith("valid: one device of each type in a run")
+    assert line.endswith("expected one device of each type in a run")
 
 
 def test_a_real_and_a_fake_device_of_a_type_are_two(project: Project) -> None:
@@ -136,7 +136,7 @@ def test_one_device_cannot_be_shared_by_workers(project: Project) -> None:
     line = refused(project.here("--amp-device=cuda:1", "-n", "2"))
     assert line == (
         "--amp-device (command line): 'cuda:1' names one device for 2 workers; "
-        "valid: 'cuda', which gives each worker its own, or one worker"
+        "expected 'cuda', which gives each worker its own, or one worker"
     )
     assert "does not compute" in refused(project.apart("--amp-device=cuda:1", "-n", "1"))
 
@@ -161,7 +161,7 @@ def test_a_device_that_computes_in_no_dtype_is_absent(project: Project) -> None:
 """
     project.write(conftest=SIMULATED + broken, test_it=TEST)
     line = refused(project.here("--amp-device=simulated"))
-    assert "'simulated' does not compute here (RuntimeError: fell off the bus); valid here: auto, cpu, " in line
+    assert "'simulated' does not compute here (RuntimeError: fell off the bus); expected here: auto, cpu, " in line
     # The controller asks in a child process, which must know the device, too.
     assert "(RuntimeError: fell off the bus)" in refused(project.apart("--amp-device=simulated", "-n", "2"))
 

@@ -52,7 +52,7 @@ def _full(name: str) -> str:
 @pytest.mark.parametrize("option", ["nope", "BF16", "fp32", "float32", "tf32", "fp8", "float64", "bf16;fp16"])
 def test_an_unknown_name_is_refused(project: Project, option: str) -> None:
     line = refused(project.here(f"--amp-dtype=bf16,{option}"))
-    assert line.startswith(f"--amp-dtype (command line): {option!r} is not a dtype; valid: auto, all, bf16, fp16, ")
+    assert line.startswith(f"--amp-dtype (command line): {option!r} is not a dtype; expected auto, all, bf16, fp16, ")
 
 
 def test_an_empty_name_is_refused(project: Project) -> None:
@@ -65,7 +65,7 @@ def test_a_dtype_that_the_device_lacks(project: Project) -> None:
     line = refused(project.here(*options))
     assert line == (
         "--amp-dtype (command line): 'fp16' does not compute on simulated "
-        "(RuntimeError: no fp16 in this silicon); valid here: bf16"
+        "(RuntimeError: no fp16 in this silicon); expected here: bf16"
     )
     # A worker determines it, the controller prints it, once.
     assert refused(project.apart(*options, "-n", "2")) == line

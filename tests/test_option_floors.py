@@ -50,4 +50,4 @@ def test_what_is_no_file_of_floors_is_refused(project: Project, text: str | None
         project.file(path.name, text)
     line = refused(project.here("--amp-floors=floors.json"))
     assert line.startswith("--amp-floors (command line): ")
-    assert line.endswith("; valid: a file that pytest-amp calibrate wrote")
+    assert line.endswith("; expected a file that pytest-amp calibrate wrote")

@@ -144,12 +144,21 @@ def test_a_skip_and_an_error_are_what_they_are(project: Project) -> None:
     ("text", "problem"),
     [
         ("[[known", "known.toml: not TOML: "),
-        ("known = 3", "known.toml: 'known'; valid: tables [[known]] with key, reason and report"),
-        ("[other]", "known.toml: 'other'; valid: tables [[known]] with key, reason and report"),
-        (known("a/b/c/d").replace("reason", "why"), "[[known]] number 1: reason is None; valid: text in each of key, "),
-        (known("a/b/c/d", reason=" "), "[[known]] number 1: reason is ' '; valid: text in each of key, reason, report"),
-        (known("a/b/c/d") + "extra = 1", "[[known]] number 1: extra is 1; valid: text in each of key, reason, report"),
-        (known("softmax"), "'softmax' is no key; valid: family/device/dtype/name, with * for anything"),
+        ("known = 3", "known.toml: 'known'; expected tables [[known]] with key, reason and report"),
+        ("[other]", "known.toml: 'other'; expected tables [[known]] with key, reason and report"),
+        (
+            known("a/b/c/d").replace("reason", "why"),
+            "[[known]] number 1: reason is None; expected text in each of key, ",
+        ),
+        (
+            known("a/b/c/d", reason=" "),
+            "[[known]] number 1: reason is ' '; expected text in each of key, reason, report",
+        ),
+        (
+            known("a/b/c/d") + "extra = 1",
+            "[[known]] number 1: extra is 1; expected text in each of key, reason, report",
+        ),
+        (known("softmax"), "'softmax' is no key; expected family/device/dtype/name, with * for anything"),
         (known("a/b/c/d") * 2, "the key 'a/b/c/d' stands there twice"),
     ],
 )
@@ -161,4 +170,4 @@ def test_a_malformed_file_is_one_line(project: Project, text: str, problem: str)
 
 
 def test_a_missing_file_is_one_line(project: Project) -> None:
-    assert refused(project.here(*ON_CPU)).endswith("known.toml: No such file or directory; valid: a TOML file")
+    assert refused(project.here(*ON_CPU)).endswith("known.toml: No such file or directory; expected a TOML file")

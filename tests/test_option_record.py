@@ -98,7 +98,7 @@ def test_a_file_made_during_the_run_is_kept_and_the_run_is_red(project: Project)
 
 def test_a_folder_must_exist(project: Project) -> None:
     line = refused(project.here("--amp-record=nowhere/new.json"))
-    assert line.endswith("cannot be written; valid: a regular file in a folder that exists")
+    assert line.endswith("cannot be written; expected a regular file in a folder that exists")
 
 
 def test_a_folder_in_which_nothing_can_be_made_is_refused_before_the_run(
@@ -107,13 +107,13 @@ def test_a_folder_in_which_nothing_can_be_made_is_refused_before_the_run(
     """Simulate permissions and read-only disks, which do not restrict root or cannot be created everywhere."""
     monkeypatch.setattr(os, "access", lambda path, _mode: str(path) != str(project.path))
     line = refused(project.here("--amp-record=new.json"))
-    assert line.endswith("new.json' cannot be written; valid: a file in a folder in which files may be made")
+    assert line.endswith("new.json' cannot be written; expected a file in a folder in which files may be made")
 
 
 def test_a_pipe_is_refused_and_stays(project: Project) -> None:
     os.mkfifo(project.path / "pipe")
     line = refused(project.here("--amp-record=pipe"))
-    assert line.endswith("pipe' cannot be written; valid: a regular file in a folder that exists")
+    assert line.endswith("pipe' cannot be written; expected a regular file in a folder that exists")
     assert (project.path / "pipe").is_fifo()
 
 
@@ -222,7 +222,7 @@ def test_two_tests_that_claim_one_key_are_red(project: Project, workers: str) ->
         ("amp.observe('x', [amp.dtype], kind='state')", "*project/cpu/bf16/x: a dtype is no plain JSON*"),
         (
             "amp.observe('x', 1, kind='number')",
-            "*AmpUsageError: kind='number' is no kind of observation; valid: rule, *",
+            "*AmpUsageError: kind='number' is no kind of observation; expected rule, *",
         ),
         ("amp.observe('', 1, kind='count')", "*AmpUsageError: 'project/cpu/bf16/' is not an observation key*"),
         ("amp.observe('two\\nlines', 1, kind='count')", "*is not an observation key*"),

@@ -52,20 +52,20 @@ def test_a_report_that_cannot_be_written_is_red(project: Project) -> None:
 @pytest.mark.parametrize(
     ("value", "problem"),
     [
-        ("nope:x", "'nope' is not a report format; valid: json, md, html, github"),
-        ("json", f"'json' names no file; valid: {REPORTS}"),
-        ("md:", f"'md:' names no file; valid: {REPORTS}"),
-        ("html:", f"'html:' names no file; valid: {REPORTS}"),
-        ("github:x", f"'github:x': github takes no file; valid: {REPORTS}"),
+        ("nope:x", "'nope' is not a report format; expected json, md, html, github"),
+        ("json", f"'json' names no file; expected {REPORTS}"),
+        ("md:", f"'md:' names no file; expected {REPORTS}"),
+        ("html:", f"'html:' names no file; expected {REPORTS}"),
+        ("github:x", f"'github:x': github takes no file; expected {REPORTS}"),
         (
             "github",
-            f"github is the page of a job of GitHub Actions, and {JOB_SUMMARY} names no file; valid: {REPORTS}",
+            f"github is the page of a job of GitHub Actions, and {JOB_SUMMARY} names no file; expected {REPORTS}",
         ),
-        ("json:x,", "'json:x,' has an empty report; valid: a list with commas"),
-        ("report.json", "'report.json' names a file and no format; valid: json:report.json"),
-        ("r.md", "'r.md' names a file and no format; valid: md:r.md"),
-        ("reports/r.html", "'reports/r.html' names a file and no format; valid: html:reports/r.html"),
-        ("r.txt", "'r.txt' is not a report format; valid: json, md, html, github"),
+        ("json:x,", "'json:x,' has an empty report; expected a list with commas"),
+        ("report.json", "'report.json' names a file and no format; expected json:report.json"),
+        ("r.md", "'r.md' names a file and no format; expected md:r.md"),
+        ("reports/r.html", "'reports/r.html' names a file and no format; expected html:reports/r.html"),
+        ("r.txt", "'r.txt' is not a report format; expected json, md, html, github"),
     ],
 )
 def test_a_bad_value_is_refused(project: Project, monkeypatch: pytest.MonkeyPatch, value: str, problem: str) -> None:
@@ -75,13 +75,13 @@ def test_a_bad_value_is_refused(project: Project, monkeypatch: pytest.MonkeyPatc
 
 def test_a_folder_must_exist(project: Project) -> None:
     line = refused(project.here("--amp-report=json:nowhere/report.json"))
-    assert line.endswith("report.json' cannot be written; valid: a regular file in a folder that exists")
+    assert line.endswith("report.json' cannot be written; expected a regular file in a folder that exists")
 
 
 def test_a_pipe_is_refused_and_stays(project: Project) -> None:
     os.mkfifo(project.path / "pipe")
     line = refused(project.here("--amp-report=json:pipe"))
-    assert line.endswith("pipe' cannot be written; valid: a regular file in a folder that exists")
+    assert line.endswith("pipe' cannot be written; expected a regular file in a folder that exists")
     assert (project.path / "pipe").is_fifo()
 
 
@@ -91,7 +91,7 @@ def test_a_pipe_is_refused_and_stays(project: Project) -> None:
 def test_one_file_has_one_use(project: Project, other: str) -> None:
     (project.path / "folder").mkdir()
     arguments = ["--amp-report=json:report.json", other, "--amp-allow-missing=baseline"]
-    assert refused(project.here(*arguments)).endswith(", too; valid: a file of its own")
+    assert refused(project.here(*arguments)).endswith(", too; expected a file of its own")
 
 
 MIXED = """

@@ -49,7 +49,7 @@ def test_the_cpu_has_no_speed(speed: Project) -> None:
 def test_gate_by_name_where_nothing_can_be_timed_is_refused(speed: Project) -> None:
     """A requested gate that cannot measure must not be green."""
     expected = (
-        "--amp-speed (command line): 'gate' cannot time here: no accelerator in this run; valid here: off, report"
+        "--amp-speed (command line): 'gate' cannot time here: no accelerator in this run; expected here: off, report"
     )
     assert refused(speed.here("--amp-device=cpu", "--amp-speed=gate")) == expected
     assert refused(speed.here("--amp-device=cpu", "--amp-speed=gate", "test_it.py")) == expected
@@ -71,4 +71,4 @@ def test_workers_that_share_a_device_do_not_time(speed: Project) -> None:
 @pytest.mark.parametrize("value", ["nope", "", "GATE", "on"])
 def test_a_bad_value_is_refused(project: Project, value: str) -> None:
     line = refused(project.here(f"--amp-speed={value}"))
-    assert line == f"--amp-speed (command line): {value!r} is not a speed mode; valid: off, report, gate"
+    assert line == f"--amp-speed (command line): {value!r} is not a speed mode; expected off, report, gate"

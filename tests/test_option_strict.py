@@ -41,4 +41,4 @@ def test_in_ini(project: Project, value: str) -> None:
 
 def test_a_bad_value_in_ini_is_refused(project: Project) -> None:
     project.file("pytest.ini", "[pytest]\namp_strict = maybe\n")
-    assert refused(project.here()) == "amp_strict (pytest.ini): 'maybe' is not a truth value; valid: true, false"
+    assert refused(project.here()) == "amp_strict (pytest.ini): 'maybe' is not a truth value; expected true, false"

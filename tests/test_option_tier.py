@@ -72,4 +72,4 @@ def test_only_what_was_selected_is_counted(project: Project) -> None:
 @pytest.mark.parametrize("value", ["nope", "", "LONG", "ordinary,long"])
 def test_a_bad_value_is_refused(project: Project, value: str) -> None:
     line = refused(project.here(f"--amp-tier={value}"))
-    assert line == f"--amp-tier (command line): {value!r} is not a tier; valid: ordinary, long, all"
+    assert line == f"--amp-tier (command line): {value!r} is not a tier; expected ordinary, long, all"

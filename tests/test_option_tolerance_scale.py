@@ -35,4 +35,4 @@ OTHER_DIGITS = ("\uff11", "\u0662")
 )
 def test_a_bad_value_is_refused(project: Project, value: str) -> None:
     line = refused(project.here(f"--amp-tolerance-scale={value}"))
-    assert line.startswith(f"--amp-tolerance-scale (command line): {value!r} is not a number above 0; valid: ")
+    assert line.startswith(f"--amp-tolerance-scale (command line): {value!r} is not a number above 0; expected ")

@@ -76,15 +76,15 @@ def test_two_wide_intervals_are_inconclusive_and_red_under_strict(project: Proje
 @pytest.mark.parametrize(
     ("value", "keywords", "says"),
     [
-        ("1", "better='smaller'", "better='smaller'; valid: lower, higher, same"),
+        ("1", "better='smaller'", "better='smaller'; expected lower, higher, same"),
         ("'a'", "better='lower'", "x: 'a' is no finite number, which better='lower' compares"),
         ("float('nan')", "better='lower'", "x: nan is no finite number, which better='lower' compares"),
         ("True", "better='higher'", "x: True is no finite number, which better='higher' compares"),
-        ("1", "interval=(0, 2)", "x: interval=(0, 2); valid: two numbers with 1 between them, and a direction"),
-        ("1", "better='lower', interval=(2, 3)", "x: interval=(2, 3); valid: two numbers with 1 between them"),
-        ("1", "better='lower', interval=3", "x: interval=3; valid: two numbers with 1 between them"),
-        ("1", "better='lower', margin=-1", "x: margin=-1; valid: a number from 0"),
-        ("1", "margin=0.1", "x: margin=0.1; valid: a number from 0"),
+        ("1", "interval=(0, 2)", "x: interval=(0, 2); expected two numbers with 1 between them, and a direction"),
+        ("1", "better='lower', interval=(2, 3)", "x: interval=(2, 3); expected two numbers with 1 between them"),
+        ("1", "better='lower', interval=3", "x: interval=3; expected two numbers with 1 between them"),
+        ("1", "better='lower', margin=-1", "x: margin=-1; expected a number from 0"),
+        ("1", "margin=0.1", "x: margin=0.1; expected a number from 0"),
         ("object()", "", "project/cpu/bf16/x: a object is no plain JSON"),
     ],
 )

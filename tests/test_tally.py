@@ -93,7 +93,7 @@ def test_what_two_workers_make_of_one_test_is_held_together() -> None:
         sent.worker_id = worker  # type: ignore[attr-defined]  # as pytest-xdist does
         tally.add(sent, data(replace(observed("x"), value=value)))
     assert tally.clashes() == [
-        "rules/cpu/bf16/x: observed by [a] in gw1 and by [a] in gw2; valid: a name of its own in each"
+        "rules/cpu/bf16/x: observed by [a] in gw1 and by [a] in gw2; expected a name of its own in each"
     ]
 
 
@@ -103,7 +103,7 @@ def test_clashes_are_by_test_and_not_by_phase() -> None:
     tally.add(report("[a]", when="teardown"), data(observed("x")))
     assert tally.clashes() == []
     tally.add(report("[b]", when="teardown"), data(observed("x")) | {"key": "rules/cpu/bf16/test_it::test_it[b]"})
-    assert tally.clashes() == ["rules/cpu/bf16/x: observed by [a] and by [b]; valid: a name of its own in each"]
+    assert tally.clashes() == ["rules/cpu/bf16/x: observed by [a] and by [b]; expected a name of its own in each"]
 
 
 def test_what_passed_and_left_state_behind_is_not_accepted() -> None:

@@ -38,7 +38,7 @@ def channels(text: str, expected: Mapping[str, str]) -> list[dict[str, str]]:
     names = [name.strip() for name in (expected.get("CHANNELS") or ",".join(NAMES)).split(",")]
     unknown = [name for name in names if name not in NAMES]
     if unknown:
-        raise ValueError(f"unknown channel {unknown[0]!r}; valid: {', '.join(NAMES)}")
+        raise ValueError(f"unknown channel {unknown[0]!r}; expected {', '.join(NAMES)}")
     matrix = []
     for name in names:
         if name != "nightly":

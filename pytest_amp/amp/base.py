@@ -64,7 +64,7 @@ def _of_other_seeds(name: str, kind: str, errors: object) -> tuple[float, ...]:
     given = [*errors] if isinstance(errors, (tuple, list)) else []
     numbers = [each for each in given if _is_number(each)]
     if kind != "error" or not numbers or len(numbers) < len(given) or not all(map(math.isfinite, numbers)):
-        raise AmpUsageError(f"{name}: over_seeds={errors!r}; valid: finite numbers, of an error")
+        raise AmpUsageError(f"{name}: over_seeds={errors!r}; expected finite numbers, of an error")
     return tuple(map(float, numbers))
 
 
@@ -137,18 +137,20 @@ class Bound:
         """
         valid = [each.value for each in Better]
         if better not in valid:
-            raise AmpUsageError(f"better={better!r}; valid: {', '.join(valid)}")
+            raise AmpUsageError(f"better={better!r}; expected {', '.join(valid)}")
         finite = not isinstance(value, float) or math.isfinite(value)
         if better != "same" and not (finite and _is_number(value)):
             raise AmpUsageError(f"{name}: {value!r} is no finite number, which better={better!r} compares")
         if not finite:
-            raise AmpUsageError(f"{name}: {value!r} says nothing, and would stay the same; valid: a finite number")
+            raise AmpUsageError(f"{name}: {value!r} says nothing, and would stay the same; expected a finite number")
         if interval is not None and (better == "same" or not _encloses(interval, value)):
             raise AmpUsageError(
-                f"{name}: interval={interval!r}; valid: two numbers with {value!r} between them, and a direction"
+                f"{name}: interval={interval!r}; expected two numbers with {value!r} between them, and a direction"
             )
         if margin is not None and not (better != "same" and _is_number(margin) and 0 <= margin < math.inf):
-            raise AmpUsageError(f"{name}: margin={margin!r}; valid: a number from 0 for what is better lower or higher")
+            raise AmpUsageError(
+                f"{name}: margin={margin!r}; expected a number from 0 for what is better lower or higher"
+            )
         return self.observe(name, value, kind="measure", unit=unit, interval=interval, better=better, margin=margin)
 
     def observe(  # noqa: PLR0913  # keywords of one fact
@@ -179,7 +181,7 @@ class Bound:
         use()
         info = self._item.stash[INFO]
         if not isinstance(kind, str) or kind not in _KINDS:
-            raise AmpUsageError(f"kind={kind!r} is no kind of observation; valid: {', '.join(_KINDS)}")
+            raise AmpUsageError(f"kind={kind!r} is no kind of observation; expected {', '.join(_KINDS)}")
         try:
             key = make_key(info.family, self.device.key, self.precision.name, name)
             check_value(key, value)
@@ -188,11 +190,11 @@ class Bound:
             raise AmpUsageError(str(error)) from None
         for named, number in (("allowed", allowed), ("margin", margin)):
             if number is not None and not _is_number(number):
-                raise AmpUsageError(f"{name}: {named}={number!r}; valid: a number")
+                raise AmpUsageError(f"{name}: {named}={number!r}; expected a number")
         if margin is not None and not 0 <= margin < math.inf:
-            raise AmpUsageError(f"{name}: margin={margin!r}; valid: a finite number from 0")
+            raise AmpUsageError(f"{name}: margin={margin!r}; expected a finite number from 0")
         if interval is not None and not _encloses(interval, value):
-            raise AmpUsageError(f"{name}: interval={interval!r}; valid: two numbers with {value!r} between them")
+            raise AmpUsageError(f"{name}: interval={interval!r}; expected two numbers with {value!r} between them")
         others = None if over_seeds is None else _of_other_seeds(name, kind, over_seeds)
         if any(earlier.key == key for earlier in self._item.stash[OBSERVATIONS]):
             raise AmpUsageError(
@@ -266,7 +268,7 @@ class Bound:
     def _missing(self, what: str, reason: str) -> NoReturn:
         """Fail the test, or skip it if --amp-allow-missing names ``what``; see ``SuiteAmp.missing``."""
         if what not in MAY_BE_MISSING:
-            raise AmpUsageError(f"{what!r} is nothing that may be missing; valid: {', '.join(MAY_BE_MISSING)}")
+            raise AmpUsageError(f"{what!r} is nothing that may be missing; expected {', '.join(MAY_BE_MISSING)}")
         if what not in self._config.allow_missing:
             raise AmpFailure(reason, accept=f"--amp-allow-missing={what} skips what cannot be looked at")
         self._item.stash[INFO] = replace(self._item.stash[INFO], allowed_missing=True)
@@ -295,8 +297,8 @@ class Bound:
 
         if self.device.kind is DeviceKind.FAKE:
             raise AmpUsageError(
-                f"{self.device.name} has rules and no arithmetic, so that no case runs there; valid: a real device, or "
-                "operators under amp.autocast() on tensors that are made within amp.device.tensors()"
+                f"{self.device.name} has rules and no arithmetic, so that no case runs there; expected a real device, "
+                "or operators under amp.autocast() on tensors that are made within amp.device.tensors()"
             )
         anew, both = (
             "a function that makes it, for it is made anew for each run",
@@ -308,17 +310,17 @@ class Bound:
             ("loss", loss, (None, None), both),
         ):
             if not callable(given) or isinstance(given, torch.nn.Module):
-                raise AmpUsageError(f"{argument} is {type(given).__name__}; valid: {valid}")
+                raise AmpUsageError(f"{argument} is {type(given).__name__}; expected {valid}")
             if not takes(given, *taken):
-                raise AmpUsageError(f"{argument} takes other arguments than {len(taken) or 'none'}; valid: {valid}")
+                raise AmpUsageError(f"{argument} takes other arguments than {len(taken) or 'none'}; expected {valid}")
         if name is None:
             name = self._own_name()
         if not isinstance(name, str):
-            raise AmpUsageError(f"name={name!r}; valid: text")
+            raise AmpUsageError(f"name={name!r}; expected text")
         try:
             make_key(self._item.stash[INFO].family, self.device.key, self.precision.name, name)
         except ValueError:
-            raise AmpUsageError(f"name={name!r}; valid: printable text that begins and ends with no blank") from None
+            raise AmpUsageError(f"name={name!r}; expected printable text that begins and ends with no blank") from None
         return Case(name, build, batch, loss)
 
     def _observing(self, case: Case) -> Observe:
@@ -364,7 +366,7 @@ class Bound:
         if not self.precision.is_low:
             low = ", ".join(LOW)
             raise AmpUsageError(
-                f"{check} needs an autocast dtype, and this test runs in {self.precision.name}; valid: {low}"
+                f"{check} needs an autocast dtype, and this test runs in {self.precision.name}; expected {low}"
             )
 
     def _refuse_ambient(self, check: str) -> None:

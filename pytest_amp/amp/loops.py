@@ -168,7 +168,7 @@ class LoopChecks(Bound):
         cases.expect_number("growth_interval", growth_interval, least=1, whole=True)
         rule = scaler.UpdateRule(growth_interval=growth_interval)
         if not isinstance(work, scaler.Case) and not callable(work):
-            raise AmpUsageError(f"scaler_trace of {work!r}; valid: a case, or a function that makes one iteration")
+            raise AmpUsageError(f"scaler_trace of {work!r}; expected a case, or a function that makes one iteration")
         if not isinstance(work, scaler.Case):
             if train is not None or optimizer is not None or overflow_gradients_at:
                 raise AmpUsageError(
@@ -180,7 +180,7 @@ class LoopChecks(Bound):
         late = [index for index in overflow_gradients_at if not 0 <= index < steps]
         if late:
             raise AmpUsageError(
-                f"overflow_gradients_at={late[0]} of {steps} steps; valid: iterations from 0 to {steps - 1}"
+                f"overflow_gradients_at={late[0]} of {steps} steps; expected iterations from 0 to {steps - 1}"
             )
         with ToldOf(work, self._conditions):
             return scaler.ScalerTrace(step for _, step in training.iterations(steps, init_scale, rule))

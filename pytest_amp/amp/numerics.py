@@ -99,7 +99,7 @@ class NumericChecks(Bound):
         from pytest_amp.numerics.float32_values import check_fp32
 
         if not hasattr(tensor, "is_floating_point"):
-            raise AmpUsageError(f"check_fp32 was given {type(tensor).__name__}; valid: a tensor")
+            raise AmpUsageError(f"check_fp32 was given {type(tensor).__name__}; expected a tensor")
         check_fp32(tensor, self._conditions, name=name)
 
     def check_dtypes(self, case: Case, expected: Mapping[str, Expected]) -> None:

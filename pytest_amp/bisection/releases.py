@@ -26,10 +26,10 @@ def listed() -> list[str]:
 def wheels_in(folder: Path) -> list[str]:
     """Return the versions of the wheels of torch in ``folder``; builds of one version count once. Raises ValueError."""
     if not folder.is_dir():
-        raise ValueError(f"{folder} is no folder; valid: one with wheels of torch")
+        raise ValueError(f"{folder} is no folder; expected one with wheels of torch")
     versions = sorted({version for path in folder.glob("torch-*.whl") if (version := _version_of(path))}, key=Version)
     if not versions:
-        raise ValueError(f"{folder} has no wheel of torch; valid: a folder with torch-*.whl of both releases")
+        raise ValueError(f"{folder} has no wheel of torch; expected a folder with torch-*.whl of both releases")
     return versions
 
 
@@ -57,7 +57,7 @@ def between(old: str, new: str, releases: Iterable[str]) -> list[str]:
     missing = [name for name in (old, new) if Version(name).public not in known]
     if missing:
         near = ", ".join(known.values())
-        raise ValueError(f"there is no torch {missing[0]} here; valid: {near or 'nothing: no release was found'}")
+        raise ValueError(f"there is no torch {missing[0]} here; expected {near or 'one of a list, which is empty'}")
     first, last = Version(old).public, Version(new).public
     return [known[public] for public in known if Version(first) <= Version(public) <= Version(last)]
 

@@ -51,7 +51,7 @@ class Trials:
         question_file = folder / "question.json"
         text = json.dumps(asdict(question), indent=1)
         if question_file.exists() and json.loads(question_file.read_text(encoding="utf-8")) != json.loads(text):
-            raise ValueError(f"{folder} is of another question; valid: --restart, or another --folder")
+            raise ValueError(f"{folder} is of another question; expected --restart, or another --folder")
         question_file.write_text(text, encoding="utf-8")
 
     def __call__(self, release: str) -> Trial:

@@ -102,12 +102,12 @@ def _expect_data(case: str, model: torch.nn.Module, batch: Any) -> None:
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         if tensor.is_meta:
             raise AmpUsageError(
-                f"case {case}: build made {name} on the meta device, where it has no data; valid: on the CPU"
+                f"case {case}: build made {name} on the meta device, where it has no data; expected it on the CPU"
             )
     if isinstance(batch, (Iterator, AbstractSet)):
         raise AmpUsageError(
             f"case {case}: batch made a {type(batch).__name__}, which gives its tensors once, or in any order; "
-            "valid: a tensor, or a dict, dataclass, list or tuple of tensors"
+            "expected a tensor, or a dict, dataclass, list or tuple of tensors"
         )
 
 
@@ -258,7 +258,7 @@ def outputs_by_name(outputs: Outputs) -> dict[str, torch.Tensor]:
         return {"loss": outputs}
     if not (isinstance(outputs, Mapping) or _is_record(outputs) or _is_named_tuple(outputs)):
         raise AmpUsageError(
-            f"the loss is {type(outputs).__name__}; valid: a tensor, or tensors by name (dict, dataclass)"
+            f"the loss is {type(outputs).__name__}; expected a tensor, or tensors by name (dict, dataclass)"
         )
     return dict(named_tensors(outputs, objects=False))
 

@@ -28,9 +28,9 @@ def expect_step(value: object) -> None:
     """Raise AmpUsageError unless the training step is a function of one argument."""
     valid = "a function that makes one iteration, which it is given"
     if value is not None and not callable(value):
-        raise AmpUsageError(f"train is {_called(value)}; valid: {valid}")
+        raise AmpUsageError(f"train is {_called(value)}; expected {valid}")
     if value is not None and not takes(value, None):
-        raise AmpUsageError(f"train takes other arguments than one; valid: {valid}")
+        raise AmpUsageError(f"train takes other arguments than one; expected {valid}")
 
 
 def takes(function: Callable[..., Any], *arguments: object) -> bool:
@@ -50,7 +50,7 @@ def expect_maker(value: object) -> None:
     """Raise AmpUsageError unless the argument makes optimizers; most often it is an optimizer itself."""
     if value is not None and not callable(value):
         raise AmpUsageError(
-            f"optimizer is {_called(value)}; valid: a function that makes one of a list of parameters, "
+            f"optimizer is {_called(value)}; expected a function that makes one of a list of parameters, "
             "lambda parameters: torch.optim.SGD(parameters, lr=0.1), for each run has a model of its own"
         )
 
@@ -59,14 +59,14 @@ def expect_iterations(name: str, value: object) -> None:
     """Raise AmpUsageError unless the argument is a collection of iteration numbers."""
     valid = isinstance(value, Collection) and not isinstance(value, (str, bytes))
     if not valid or not all(type(index) is int for index in _each(value)):
-        raise AmpUsageError(f"{name}={value!r}; valid: a collection of iterations, such as (2,) or range(2, 5)")
+        raise AmpUsageError(f"{name}={value!r}; expected a collection of iterations, such as (2,) or range(2, 5)")
 
 
 def expect_names(name: str, value: object) -> None:
     """Raise AmpUsageError unless the argument is a collection of names; a string would be one of letters."""
     valid = isinstance(value, Collection) and not isinstance(value, (str, bytes))
     if not valid or not all(isinstance(name, str) for name in _each(value)):
-        raise AmpUsageError(f"{name}={value!r}; valid: a collection of names, such as ['norm.running_mean']")
+        raise AmpUsageError(f"{name}={value!r}; expected a collection of names, such as ['norm.running_mean']")
 
 
 def expect_number(name: str, value: object, *, least: float, whole: bool = False, above: bool = False) -> None:
@@ -75,13 +75,13 @@ def expect_number(name: str, value: object, *, least: float, whole: bool = False
     number = isinstance(value, kinds) and not isinstance(value, bool) and least <= value < float("inf")
     if not number or (above and value == least):
         what = "a whole number" if whole else "a finite number"
-        raise AmpUsageError(f"{name}={value!r}; valid: {what}, {f'above {least}' if above else f'{least} or more'}")
+        raise AmpUsageError(f"{name}={value!r}; expected {what}, {f'above {least}' if above else f'{least} or more'}")
 
 
 def expect_flag(name: str, value: object) -> None:
     """Raise AmpUsageError unless the argument is True or False: any non-empty text is true, even ``"no"``."""
     if not isinstance(value, bool):
-        raise AmpUsageError(f"{name}={value!r}; valid: True, False")
+        raise AmpUsageError(f"{name}={value!r}; expected True or False")
 
 
 class Detached(AmpUsageError, RuntimeError):
@@ -91,7 +91,7 @@ class Detached(AmpUsageError, RuntimeError):
 def expect_graph(loss: torch.Tensor, *, case: str) -> None:
     """Raise Detached for a loss without a gradient function, unless gradients are off."""
     if torch.is_grad_enabled() and not loss.requires_grad:
-        raise Detached(f"the loss of {case} depends on nothing that requires a gradient; valid: one that does")
+        raise Detached(f"the loss of {case} depends on nothing that requires a gradient; expected one that does")
 
 
 def expect_python(model: torch.nn.Module, *, case: str) -> None:
@@ -100,12 +100,12 @@ def expect_python(model: torch.nn.Module, *, case: str) -> None:
         which = f"case {case}: {name or 'the model'}"
         if isinstance(module, torch.jit.ScriptModule):
             raise AmpUsageError(
-                f"{which} is a script, whose operators nobody sees; valid: the module before torch.jit.script"
+                f"{which} is a script, whose operators nobody sees; expected the module before torch.jit.script"
             )
         if torch_private.compiles_itself(module):
             raise AmpUsageError(
-                f"{which} compiles itself, so that nobody sees its operators; valid: the module before torch.compile, "
-                "which amp.check_compiled(case) compiles"
+                f"{which} compiles itself, so that nobody sees its operators; expected the module before "
+                "torch.compile, which amp.check_compiled(case) compiles"
             )
 
 
@@ -113,7 +113,7 @@ def made_of(parameters: list[torch.nn.Parameter], make: Callable[..., Any]) -> t
     """Return the optimizer that ``make`` makes of ``parameters``. Raises AmpUsageError for any other result."""
     optimizer = make(parameters)
     if not isinstance(optimizer, torch.optim.Optimizer):
-        raise AmpUsageError(f"optimizer made {_called(optimizer)}; valid: a torch.optim.Optimizer")
+        raise AmpUsageError(f"optimizer made {_called(optimizer)}; expected a torch.optim.Optimizer")
     return optimizer
 
 

@@ -65,11 +65,11 @@ def _calibrate(options: argparse.Namespace) -> int:
     from pytest_amp.speed import calibration
 
     if options.sessions < LEAST_SESSIONS:
-        options.parser.error(f"argument --sessions: {options.sessions}; valid: {LEAST_SESSIONS} or more")
+        options.parser.error(f"argument --sessions: {options.sessions}; expected {LEAST_SESSIONS} or more")
     if options.to is None and is_a_wheel():
         options.parser.error(
-            "argument --to: nothing; valid: a file of yours, for pytest --amp-floors=FILE: the package's own one goes "
-            "with its next upgrade"
+            "argument --to: nothing; expected a file of yours, for pytest --amp-floors=FILE: the package's own one "
+            "goes with its next upgrade"
         )
     if options.device == "cpu" and not options.from_:
         write("a CPU is held against no floor: what follows is for you to read\n")

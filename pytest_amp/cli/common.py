@@ -94,14 +94,14 @@ def is_a_wheel() -> bool:
 def whole(text: str) -> int:
     """Parse a whole number of an option, ASCII digits only: ``int`` would read ``1_0`` as 10."""
     if not (text.isascii() and text.isdigit()):
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number; valid: 1, 2, 3, …")
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number; expected 1, 2, 3, …")
     return int(text)
 
 
 def decimal(text: str) -> float:
     """Parse a number of an option, in the format of the plugin's options."""
     if not DECIMAL.fullmatch(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number; valid: 0.5, 60, …")
+        raise argparse.ArgumentTypeError(f"{text!r} is no number; expected 0.5, 60, …")
     return float(text)
 
 

@@ -60,7 +60,7 @@ def _choice(  # noqa: PLR0913  # keywords of one option
         ]
         if unknown:
             others = ", and any other from 1" * any_value
-            raise argparse.ArgumentTypeError(f"{unknown[0]!r}; valid: {', '.join(names)}{others}")
+            raise argparse.ArgumentTypeError(f"{unknown[0]!r}; expected {', '.join(names)}{others}")
         return tuple(map(kind, words))
 
     command.add_argument(name, type=parse, default=tuple(default or valid), help=f"comma list (default: {shown})")

@@ -49,7 +49,7 @@ class Compilation:
             expect_flag("dynamic", self.dynamic)
         if self.backend not in torch.compiler.list_backends(exclude_tags=()):
             valid = ", ".join(["eager", "aot_eager", *torch.compiler.list_backends()])
-            raise AmpUsageError(f"backend={self.backend!r}; valid: {valid}")
+            raise AmpUsageError(f"backend={self.backend!r}; expected {valid}")
         self.apply(lambda: None)  # checks the mode, and compiles nothing before the first call
 
     @property

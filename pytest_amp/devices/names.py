@@ -34,7 +34,7 @@ class DeviceType:
         """Raise ValueError unless the name can be part of an option, a test id and a key."""
         if not re.fullmatch(r"[a-z][a-z0-9_]*", self.name) or self.name in ("auto", "all", "fake"):
             raise ValueError(
-                f"{self.name!r} cannot be a device type's name; valid: letters, digits and _, as torch has it"
+                f"{self.name!r} cannot be a device type's name; expected letters, digits and _, as torch has it"
             )
 
 

@@ -37,8 +37,8 @@ def refusing(device_type: str) -> AbstractContextManager[Any]:
             fakes = any(isinstance(leaf, torch.Tensor) and _is_on(leaf, device_type) for leaf in leaves)
             if here and not fakes and not torch_private.under_fake_tensors():
                 raise AmpUsageError(
-                    f"{_name(function)}: {device_type} is a fake device here, which has rules and no hardware; valid: "
-                    "tensors that are made within amp.device.tensors(), of which amp_device is the device"
+                    f"{_name(function)}: {device_type} is a fake device here, which has rules and no hardware; "
+                    "expected tensors that are made within amp.device.tensors(), of which amp_device is the device"
                 )
             if function is torch.Tensor.requires_grad_:
                 wants = keywords.get("requires_grad", args[1] if len(args) > 1 else True)
@@ -47,7 +47,7 @@ def refusing(device_type: str) -> AbstractContextManager[Any]:
             if (wants and here) or any(_is_on(leaf, device_type) and _wants(leaf) for leaf in leaves):
                 raise AmpUsageError(
                     f"{_name(function)}: a tensor on the fake device {device_type} that requires a gradient, for which "
-                    "torch ends the process; valid: requires_grad=False, as in torch.nn.Parameter(..., False)"
+                    "torch ends the process; expected requires_grad=False, as in torch.nn.Parameter(..., False)"
                 )
             return function(*args, **keywords)
 

@@ -113,7 +113,7 @@ def merged(old: Sequence[Row], new: Sequence[Row], reason: str | None) -> tuple[
         first = lowered[0]
         raise FloorsError(
             f"{len(lowered)} floors would fall, such as {' '.join(first.key)} from {before[first.key].floor:g} to "
-            f"{first.floor:g}; valid: with a reason (--reason), which is kept in the file"
+            f"{first.floor:g}; expected a reason (--reason), which is kept in the file"
         )
     fallen = {row.key for row in lowered}
     updated = [Row(**{**asdict(row), "reason": reason}) if row.key in fallen else row for row in new]

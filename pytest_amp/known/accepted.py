@@ -38,7 +38,7 @@ def key_pattern(key: str) -> re.Pattern[str]:
 
 def read_known(path: Path) -> tuple[Known, ...]:
     """Read the faults in the TOML file ``path``. Raises ValueError in one line with the error and its place."""
-    rows = tables_of(path, "known", "valid:")
+    rows = tables_of(path, "known", "expected")
     found = [_known(row, f"{path}: [[known]] number {number}") for number, row in enumerate(rows, start=1)]
     keys = [known.key for known in found]
     if len(set(keys)) != len(keys):
@@ -69,9 +69,9 @@ def _known(row: dict[str, object], where: str) -> Known:
     for name in (*names, *row):
         value = row.get(name)
         if name not in names or not isinstance(value, str) or not value.strip():
-            raise ValueError(f"{where}: {name} is {value!r}; valid: text in each of {', '.join(names)}")
+            raise ValueError(f"{where}: {name} is {value!r}; expected text in each of {', '.join(names)}")
     if str(row["key"]).count("/") < 3 and "*" not in str(row["key"]):
-        raise ValueError(f"{where}: {row['key']!r} is no key; valid: family/device/dtype/name, with * for anything")
+        raise ValueError(f"{where}: {row['key']!r} is no key; expected family/device/dtype/name, with * for anything")
     return Known(str(row["key"]), str(row["reason"]), str(row["report"]))
 
 

@@ -90,7 +90,7 @@ def check_memory(  # noqa: PLR0913  # keywords of one check
             )
     if peak_ceiling is not None and not Allocator(where.device).counts:
         raise AmpUsageError(
-            f"peak_ceiling={peak_ceiling!r}, and nothing counts peaks on {where.device.key}; valid there: ceiling"
+            f"peak_ceiling={peak_ceiling!r}, and nothing counts peaks on {where.device.key}; expected there: ceiling"
         )
     passes = Passes(case, where)
     saved, peak = saved_bytes(passes, passes.amp()), peak_of(passes, passes.amp())

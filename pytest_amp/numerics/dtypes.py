@@ -114,19 +114,23 @@ def _expect_mapping(expected: object) -> None:
     """Raise AmpUsageError for anything but dtypes, or dtypes by output, by the path of a module."""
     if not isinstance(expected, Mapping) or not expected:
         name = type(expected).__name__ if expected else "no module"
-        raise AmpUsageError(f"check_dtypes was given {name}; valid: a dictionary such as {{'head': torch.float32}}")
+        raise AmpUsageError(f"check_dtypes was given {name}; expected a dictionary such as {{'head': torch.float32}}")
     for path, value in expected.items():
         if not isinstance(path, str):
-            raise AmpUsageError(f"{path!r} is no path of a module; valid: 'layers.0.norm', 'layers.*', '' and the like")
+            raise AmpUsageError(
+                f"{path!r} is no path of a module; expected 'layers.0.norm', 'layers.*', '' and the like"
+            )
         outputs = value if isinstance(value, Mapping) else {"": value}
         if not outputs:
-            raise AmpUsageError(f"{path!r} has no outputs in check_dtypes; valid: a dtype, or dtypes by output")
+            raise AmpUsageError(f"{path!r} has no outputs in check_dtypes; expected a dtype, or dtypes by output")
         for place, dtype in outputs.items():
             if isinstance(place, bool) or not isinstance(place, (str, int)):
-                raise AmpUsageError(f"{place!r} names no output of {path!r}; valid: its name, 'loss', or its number, 0")
+                raise AmpUsageError(
+                    f"{place!r} names no output of {path!r}; expected its name, 'loss', or its number, 0"
+                )
             if not isinstance(dtype, torch.dtype):
                 raise AmpUsageError(
-                    f"{dtype!r} is no dtype; valid: torch.float32, amp.dtype and the like, or dtypes by output: "
+                    f"{dtype!r} is no dtype; expected torch.float32, amp.dtype and the like, or dtypes by output: "
                     "{'loss': torch.float32, 'logits': amp.dtype}, of a tuple {0: torch.float32}"
                 )
 
@@ -189,5 +193,5 @@ def _expect_outputs(case: Case, runs: ModuleRuns, module: str, expected: Mapping
         kinds = dtypes.get(str(key), [])
         if kinds and not any(dtype.is_floating_point or dtype.is_complex for dtype in kinds):
             raise AmpUsageError(
-                f"{case.name}: output {key} of {name} is {dtype_name(kinds[0])}; valid: floating tensors"
+                f"{case.name}: output {key} of {name} is {dtype_name(kinds[0])}; expected floating tensors"
             )

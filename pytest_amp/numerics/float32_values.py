@@ -52,7 +52,7 @@ def check_fp32(tensor: torch.Tensor, where: Conditions, *, name: str) -> None:
     if tensor.numel() != 1:
         raise AmpUsageError(
             f"{name} has fewer than {ENOUGH} distinct finite values other than zero, and {dtype_name(low)} has each: "
-            "too few to tell; valid: more"
+            "too few to tell; expected more"
         )
     warnings.warn(
         OneValue(

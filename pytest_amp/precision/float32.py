@@ -26,7 +26,7 @@ def float32_precision(kind: Float32Kind) -> Iterator[None]:
     and other threads see them, too. Raises ValueError for any other kind.
     """
     if kind not in KINDS:
-        raise ValueError(f"{kind!r} is not a kind of float32; valid: {', '.join(KINDS)}")
+        raise ValueError(f"{kind!r} is not a kind of float32; expected {', '.join(KINDS)}")
     with _pinned_settings(kind) if has_fp32_precision() else _pinned_flags(kind):
         yield
 

@@ -182,7 +182,7 @@ def _interval(value: object) -> tuple[float, float] | None:
     ends = [_number("interval", end) for end in value] if isinstance(value, list) else []
     low, high = ends if len(ends) == 2 else (None, None)
     if low is None or high is None or not low <= high:
-        raise ValueError(f"interval is {str(value)[:80]!r}; valid: two numbers, the smaller one first")
+        raise ValueError(f"interval is {str(value)[:80]!r}; expected two numbers, the smaller one first")
     return low, high
 
 
@@ -193,7 +193,7 @@ def _over_seeds(value: object) -> tuple[float, ...] | None:
     numbers = [_number("over_seeds", number) for number in value] if isinstance(value, list) else []
     values = tuple(number for number in numbers if number is not None)
     if not values or len(values) < len(numbers):
-        raise ValueError(f"over_seeds is {str(value)[:80]!r}; valid: numbers")
+        raise ValueError(f"over_seeds is {str(value)[:80]!r}; expected numbers")
     return values
 
 
@@ -225,7 +225,9 @@ def _check_plain(key: str, value: object) -> None:
                 raise ValueError(f"{key}: the key {name!r} is no string")
             _check_plain(key, item)
     elif type(value) not in (str, int, float, bool, type(None)):
-        raise ValueError(f"{key}: a {type(value).__name__} is no plain JSON; valid: str, int, float, bool, list, dict")
+        raise ValueError(
+            f"{key}: a {type(value).__name__} is no plain JSON; expected str, int, float, bool, list, dict"
+        )
 
 
 def unwritable(name: object, value: object) -> str | None:
@@ -274,5 +276,7 @@ def make_key(family: str, device: str, dtype: str, name: str) -> str:
 def check_key(key: str) -> str:
     """Return ``key`` if it follows the grammar; raises ValueError otherwise."""
     if not _KEY.fullmatch(key) or not key.isprintable():
-        raise ValueError(f"{key!r} is not an observation key; valid: family/device/dtype/name in printable characters")
+        raise ValueError(
+            f"{key!r} is not an observation key; expected family/device/dtype/name in printable characters"
+        )
     return key

@@ -74,7 +74,7 @@ def items(tables: Iterable[object], columns: tuple[str, ...] = COLUMNS) -> Itera
         head = {name: table[name] for name in HEAD if name in table}
         for row in rows:
             if not isinstance(row, list) or not _LEAST <= len(row) <= len(columns):
-                raise ValueError(f"a row is {str(row)[:80]!r}; valid: a list of {', '.join(columns)}")
+                raise ValueError(f"a row is {str(row)[:80]!r}; expected a list of {', '.join(columns)}")
             key, value, *rest = row
             named = zip(columns[_LEAST:], rest, strict=False)
             yield {

@@ -207,7 +207,7 @@ def _rules(value: Any, defaults: Mapping[str, str], *, where: str, field: str) -
         named = _text(table, "rule", where=f"{where}: {field}")
         valid = [name.value for name in RuleName if name is not RuleName.NONE]
         if named not in valid:
-            raise ValueError(f"{SPEC_FILE}: {where}: {field} = {named!r} is no rule; valid: {', '.join(valid)}")
+            raise ValueError(f"{SPEC_FILE}: {where}: {field} = {named!r} is no rule; expected {', '.join(valid)}")
         rules.append(Rule(RuleName(named), **{**defaults, **fields}))
     return tuple(rules)
 
@@ -215,7 +215,7 @@ def _rules(value: Any, defaults: Mapping[str, str], *, where: str, field: str) -
 def _fields(table: Mapping[str, Any], *, known: tuple[str, ...], where: str) -> dict[str, str]:
     for key in table:
         if key not in (*known, *_FIELDS):
-            raise ValueError(f"{SPEC_FILE}: {where}: unknown field {key!r}; valid: {', '.join((*known, *_FIELDS))}")
+            raise ValueError(f"{SPEC_FILE}: {where}: unknown field {key!r}; expected {', '.join((*known, *_FIELDS))}")
     for key in _BOUNDS:
         _bound(table, key, where=where)
     return {key: _text(table, key, where=where) for key in _FIELDS if key in table}

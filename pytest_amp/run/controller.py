@@ -27,7 +27,7 @@ def check_before_start(session: AmpSession) -> None:
     if indexed is not None and count > 1:
         raise pytest.UsageError(
             f"{asked.where('amp_device')}: {indexed!r} names one device for {count} workers; "
-            f"valid: {indexed.partition(':')[0]!r}, which gives each worker its own, or one worker"
+            f"expected {indexed.partition(':')[0]!r}, which gives each worker its own, or one worker"
         )
     if asked.speed == "gate" and count > 1:
         from pytest_amp.run.resolution import shared_gpus
@@ -35,7 +35,7 @@ def check_before_start(session: AmpSession) -> None:
         if (problem := shared_gpus(asked, session.config)) is not None:
             raise pytest.UsageError(
                 f"{asked.where('amp_speed')}: 'gate' cannot time here: {problem}; "
-                f"valid: off, or at most one worker per GPU"
+                f"expected off, or at most one worker per GPU"
             )
     _probe_named(session)
 

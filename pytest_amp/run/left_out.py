@@ -119,5 +119,5 @@ def _setting(key: str, session: AmpSession) -> str:
 
 
 def _note(path: Path, cause: str, valid: str, session: AmpSession) -> None:
-    problem = f"{cause}: leaves out checks of a family, in {path}; valid: {valid}"
+    problem = f"{cause}: leaves out checks of a family, in {path}; expected {valid}"
     session.left_out.setdefault(path, problem)

@@ -123,7 +123,7 @@ def parametrize(metafunc: pytest.Metafunc, session: AmpSession) -> None:
     if sys.flags.optimize and family is not PROJECT:
         session.usage_error(
             f"python -O, or PYTHONOPTIMIZE={sys.flags.optimize}: removes assert statements, and a check without them "
-            "holds whatever it finds; valid: a run without it"
+            "holds whatever it finds; expected a run without it"
         )
     place = Place(marker, family, session)
     if (unknown := _unknown_types(marker, session)) is not None:
@@ -152,7 +152,7 @@ def refuse_indirect(metafunc: pytest.Metafunc, session: AmpSession) -> None:
             if not hasattr(metafunc.module, name) and not any(_makes(plugin, name) for plugin in plugins):
                 raise AmpUsageError(
                     f"parametrize gives {name} values, and the fixture takes none: device and dtype are those of the "
-                    "run; valid: --amp-device and --amp-dtype, or the marker amp(devices=…, dtypes=…)"
+                    "run; expected --amp-device and --amp-dtype, or the marker amp(devices=…, dtypes=…)"
                 )
 
 
@@ -161,7 +161,7 @@ def _unknown_types(marker: AmpMarker, session: AmpSession) -> str | None:
     known = dict.fromkeys((*DEVICE_TYPES, *session.device_types, *(t.device.type for t in session.targets)))
     named = [*(marker.devices or ()), *(key.partition("-")[0] for key in marker.xfail)]
     unknown = next((name for name in named if name not in known), None)
-    return None if unknown is None else f"{unknown!r} is not a device type; valid: {', '.join(known)}"
+    return None if unknown is None else f"{unknown!r} is not a device type; expected {', '.join(known)}"
 
 
 def check_marker(metafunc: pytest.Metafunc, session: AmpSession) -> None:
@@ -179,7 +179,7 @@ def check_marker(metafunc: pytest.Metafunc, session: AmpSession) -> None:
     if given and not NAMES.intersection(metafunc.fixturenames):
         session.usage_error(
             f"{name} (marker amp): {given[0]}= does nothing for a test without an amp fixture; "
-            "valid: an argument of the test, such as amp or amp_device"
+            "expected an argument of the test, such as amp or amp_device"
         )
 
 
@@ -196,7 +196,7 @@ def check_own(metafunc: pytest.Metafunc, session: AmpSession, names: Iterable[st
     files = sorted(str(plugin.__file__) for plugin in plugins if hasattr(plugin, "__file__") and _makes(plugin, name))
     session.usage_error(
         f"{', '.join(files) or 'a conftest.py'}: its fixture {name} takes the place of this plugin's, which the suites "
-        "need; valid: another name, or a conftest.py in the folder of the tests that use it"
+        "need; expected another name, or a conftest.py in the folder of the tests that use it"
     )
 
 
@@ -230,7 +230,7 @@ def _rows(place: Place, target: Target, each: tuple[str, Callable[[Target], Iter
     made = each[1](target)
     if not isinstance(made, Iterable) or isinstance(made, str):
         raise AmpUsageError(
-            f"the function of amp_parametrize returned {made!r} for {target.id}; valid: a list of values"
+            f"the function of amp_parametrize returned {made!r} for {target.id}; expected a list of values"
         )
     values = list(made)
     if not values:
@@ -243,7 +243,7 @@ def _row(target: Target, value: object, place: str, marks: Sequence[pytest.MarkD
     if hasattr(value, "values") and hasattr(value, "marks") and hasattr(value, "id"):  # a value of pytest.param
         if len(value.values) != 1:
             raise AmpUsageError(
-                f"the function of amp_parametrize returned {value!r} for {target.id}; valid: one value each"
+                f"the function of amp_parametrize returned {value!r} for {target.id}; expected one value each"
             )
         (inner,) = value.values
         name = value.id if isinstance(value.id, str) and value.id else _called(inner, place)

@@ -61,7 +61,7 @@ def refuse_exit(ended: SystemExit, config: pytest.Config) -> None:
         while trace is not None and trace.tb_next is not None:
             trace = trace.tb_next
         where = "a conftest.py" if trace is None else str(Path(trace.tb_frame.f_code.co_filename))
-        raise pytest.UsageError(f"{where}: ends pytest with status 0, and no check ran; valid: pytest.exit") from None
+        raise pytest.UsageError(f"{where}: ends pytest with status 0, and no check ran; expected pytest.exit") from None
 
 
 def expect_judged(config: pytest.Config, session: AmpSession | None) -> int:

@@ -79,7 +79,7 @@ def unavailable_device(name: str, answer: Probe, asked: AmpConfig) -> str:
     """Return one line: the device, the source of the request, the probe's answer, and devices without hardware."""
     fakes = ", ".join(f"fake:{device_type}" for device_type in FAKE_TYPES)
     where = asked.where("amp_device")
-    return f"{where}: {name!r} does not compute here ({answer.reason}); valid here: auto, cpu, {fakes}"
+    return f"{where}: {name!r} does not compute here ({answer.reason}); expected here: auto, cpu, {fakes}"
 
 
 def _missing_dtype(device: Device, answer: Probe, precision: Precision, asked: AmpConfig) -> str | None:
@@ -88,7 +88,7 @@ def _missing_dtype(device: Device, answer: Probe, precision: Precision, asked: A
     works = ", ".join(found.name for found in answer.works)
     reason = (
         f"{asked.where('amp_dtype')}: {precision.name!r} does not compute on {device.name} "
-        f"({answer.answers[precision.name]}); valid here: {works}"
+        f"({answer.answers[precision.name]}); expected here: {works}"
     )
     if "dtype" not in asked.allow_missing:
         raise Unavailable(reason)
@@ -105,7 +105,7 @@ def resolve_speed(asked: AmpConfig, config: pytest.Config, targets: Sequence[Tar
         return Speed(asked.speed or "gate", source if asked.speed else "this process owns its GPU")
     if asked.speed == "gate":
         valid = "off, report" if any(target.device.kind is DeviceKind.CPU for target in targets) else "off"
-        raise Unavailable(f"{asked.where('amp_speed')}: 'gate' cannot time here: {problem}; valid here: {valid}")
+        raise Unavailable(f"{asked.where('amp_speed')}: 'gate' cannot time here: {problem}; expected here: {valid}")
     return Speed("off", problem)
 
 

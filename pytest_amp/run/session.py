@@ -106,7 +106,7 @@ class AmpSession:
             from pytest_amp.text.quoted import quoted_with_type
 
             reason = quoted_with_type(error)
-            return f"torch cannot be imported ({reason}); valid: pip install torch; `pytest-amp doctor` says more"
+            return f"torch cannot be imported ({reason}): pip install torch; `pytest-amp doctor` says more"
         return None
 
     @cached_property
@@ -147,7 +147,7 @@ class AmpSession:
             return read_record(self.asked.baseline)
         except RecordError as error:
             where = self.asked.where("amp_baseline")
-            raise pytest.UsageError(f"{where}: {error}; valid: a file that --amp-record wrote") from None
+            raise pytest.UsageError(f"{where}: {error}; expected a file that --amp-record wrote") from None
 
     @cached_property
     def _known(self) -> dict[str, Observation]:

@@ -165,7 +165,7 @@ class Tally:
     def clashes(self) -> list[str]:
         """Return a line for each key that two tests claim."""
         return [
-            f"{key}: observed by {first} and by {second}; valid: a name of its own in each"
+            f"{key}: observed by {first} and by {second}; expected a name of its own in each"
             for key, (first, second) in sorted(self.claims.items())
         ]
 

@@ -46,10 +46,10 @@ class Target:
         """
         for name, flag in (("enabled", enabled), ("cache_enabled", cache_enabled)):
             if not isinstance(flag, bool):
-                raise AmpUsageError(f"autocast was given {name}={flag!r}; valid: True, False")
+                raise AmpUsageError(f"autocast was given {name}={flag!r}; expected True or False")
         low = [precision.dtype for precision in LOW.values()]
         if dtype is not None and enabled and dtype not in low:
-            raise AmpUsageError(f"autocast was given dtype={dtype!r}; valid: {', '.join(map(str, low))}")
+            raise AmpUsageError(f"autocast was given dtype={dtype!r}; expected {', '.join(map(str, low))}")
         if dtype is None and not self.precision.is_low:
             return self.device.autocast(BF16.dtype, enabled=False, cache_enabled=cache_enabled)
         return self.device.autocast(dtype or self.precision.dtype, enabled=enabled, cache_enabled=cache_enabled)

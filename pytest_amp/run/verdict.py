@@ -174,7 +174,7 @@ def _with_the_projects(own: dict[str, Value], session: AmpSession) -> dict[str, 
         session.problem(raised_in(hook, error))
     for name, value in given.items():
         if name in COMPARED and value != own.get(name):
-            session.problem(f"the hook {hook} changes {name}, on which comparisons rest; valid: another name")
+            session.problem(f"the hook {hook} changes {name}, on which comparisons rest; expected another name")
         elif problem := unwritable(name, value):
             session.problem(f"the hook {hook}: {problem}")
         else:

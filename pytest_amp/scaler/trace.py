@@ -71,7 +71,7 @@ class Training:
         if narrow:
             raise AmpUsageError(
                 f"case {self.case.name}: {narrow[0]} is float16, and no scaler unscales such gradients; "
-                "valid: float32, which autocast casts"
+                "expected float32, which autocast casts"
             )
         optimizer = made_of(parameters, self.make_optimizer)
         expect_unscaled(self.case.name, realised.model, optimizer, self.device.torch_device)

@@ -18,7 +18,7 @@ def expect_unscaled(case: str, model: torch.nn.Module, optimizer: torch.optim.Op
     if names and not unscales_complex(device):
         raise AmpUsageError(
             f"case {case}: {names[0]} is complex, and torch's GradScaler unscales no complex gradients; "
-            "valid: real parameters, of which forward makes complex ones, or training without a scaler, in bf16"
+            "expected real parameters, of which forward makes complex ones, or training without a scaler, in bf16"
         )
 
 

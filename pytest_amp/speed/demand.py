@@ -60,9 +60,9 @@ class Demand:
     def __post_init__(self) -> None:
         """Raise AmpUsageError for an invalid field."""
         if self.versus not in tuple(VERSUS):
-            raise AmpUsageError(f"versus={self.versus!r} is no kind of float32; valid: {', '.join(VERSUS)}")
+            raise AmpUsageError(f"versus={self.versus!r} is no kind of float32; expected {', '.join(VERSUS)}")
         if self.kind not in tuple(KINDS):
-            raise AmpUsageError(f"kind={self.kind!r} is nothing that is timed; valid: {', '.join(KINDS)}")
+            raise AmpUsageError(f"kind={self.kind!r} is nothing that is timed; expected {', '.join(KINDS)}")
         expect_number("floor", self.floor, least=0)
         if self.ceiling is not None:
             expect_number("ceiling", self.ceiling, least=0, above=True)

@@ -42,11 +42,11 @@ def step_maker(
     if not isinstance(work, Case):
         if not callable(work) or isinstance(work, torch.nn.Module):
             raise AmpUsageError(
-                f"check_speedup was given {type(work).__name__}; valid: what amp.case(build, batch, loss) makes, or a "
-                "function that makes data and returns the call to be timed"
+                f"check_speedup was given {type(work).__name__}; expected what amp.case(build, batch, loss) makes, or "
+                "a function that makes data and returns the call to be timed"
             )
         if optimizer is not None:
-            raise AmpUsageError("optimizer= beside a function, which has no parameters to give it; valid: with a case")
+            raise AmpUsageError("optimizer= beside a function, which has no parameters to give it; expected a case")
         return lambda: step_of(work)
 
     def make() -> TimedStep:
@@ -76,7 +76,7 @@ def step_of(work: Workload) -> TimedStep:
     call = work()
     if not callable(call):
         raise AmpUsageError(
-            f"{name_of(work)} returned {type(call).__name__}; valid: the call to be timed, as lambda: a @ b"
+            f"{name_of(work)} returned {type(call).__name__}; expected the call to be timed, as lambda: a @ b"
         )
 
     def step(autocast: Autocast) -> object:

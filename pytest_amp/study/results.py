@@ -41,7 +41,7 @@ class Results:
         if head != self.provenance:
             differs = [name for name in self.provenance if head.get(name) != self.provenance[name]]
             raise ResultsError(
-                f"{self.path}: results of another machine or torch ({', '.join(differs)}); valid: a new file"
+                f"{self.path}: results of another machine or torch ({', '.join(differs)}); expected a new file"
             )
         whole = []
         for line in lines[1:]:

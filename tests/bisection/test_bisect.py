@@ -132,7 +132,7 @@ def test_a_fact_that_changed(folder: Path, capsys: pytest.CaptureFixture[str]) -
     with pytest.raises(SystemExit) as ended:
         main([*arguments[:-1], "never"])
     assert ended.value.code == 2
-    assert "is of another question; valid: --restart" in capsys.readouterr().err
+    assert "is of another question; expected --restart" in capsys.readouterr().err
     assert main([*arguments[:-1], "never", "--restart"]) == 1
     assert capsys.readouterr().out == "nothing differs between torch 2.10.0 and 2.14.0\n"
 
@@ -182,10 +182,10 @@ def test_what_cannot_be_installed_is_left_out_and_told(
         (("2.14.0", "2.10.0"), "2.14.0 is not older than 2.10.0"),
         (("2.10.0", "2.99.0"), "there is no torch 2.99.0 here"),
         (("2.10.0", "2.14.0", "--fail-on=worse"), "'worse' is no verdict"),
-        (("2.10.0", "2.14.0", "--device=gpu"), "'gpu' is not a device; valid: auto, all, cpu, cuda"),
-        (("2.10.0", "2.14.0", "--dtype=int8"), "'int8' is not a dtype; valid: "),
-        (("2.10.0", "2.14.0", "--wheels=."), ". has no wheel of torch; valid: a folder with torch-*.whl of both"),
-        (("2.10.0", "2.14.0", "--wheels=nowhere"), "nowhere is no folder; valid: one with wheels of torch"),
+        (("2.10.0", "2.14.0", "--device=gpu"), "'gpu' is not a device; expected auto, all, cpu, cuda"),
+        (("2.10.0", "2.14.0", "--dtype=int8"), "'int8' is not a dtype; expected "),
+        (("2.10.0", "2.14.0", "--wheels=."), ". has no wheel of torch; expected a folder with torch-*.whl of both"),
+        (("2.10.0", "2.14.0", "--wheels=nowhere"), "nowhere is no folder; expected one with wheels of torch"),
     ],
 )
 def test_one_line_for_what_is_wrong(

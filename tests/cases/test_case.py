@@ -115,7 +115,7 @@ def test_what_is_differentiated(outputs: Any, expected: float) -> None:
         (torch.ones(2), r"the loss has shape \[2\], it must have one element"),
         ({"loss": torch.ones(2)}, r"the loss has shape \[2\]"),
         ({"one": torch.ones(2), "two": torch.ones(1)}, "outputs one, two: none is called loss"),
-        ((torch.ones(1), torch.ones(1)), "the loss is tuple; valid: a tensor, or tensors by name"),
+        ((torch.ones(1), torch.ones(1)), "the loss is tuple; expected a tensor, or tensors by name"),
         ({"loss": None}, "outputs of dict without a tensor"),
     ],
 )

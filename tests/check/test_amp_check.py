@@ -138,7 +138,7 @@ def test_wrong_arguments_are_refused_in_one_line(project: Project) -> None:
         @pytest.mark.parametrize("keywords", [{"strict": 1}, {"train": 3}, {"expect": ["a"]}, {"optimizer": 3}])
         def test_it(amp, keywords):
             case = amp.case(models.build, models.batch, models.loss)
-            with pytest.raises(ValueError, match="valid|expected"):
+            with pytest.raises(ValueError, match="expected"):
                 amp.check(case, **keywords)
             amp.record("asked", 1)
         """,

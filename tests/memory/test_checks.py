@@ -133,7 +133,7 @@ def test_a_cpu_has_no_peak() -> None:
     actual = use(lambda: nn.Linear(16, 16))
     assert (actual.peak, actual.peak_ratio) == (None, None)
     with pytest.raises(
-        AmpUsageError, match=r"peak_ceiling=0\.9, and nothing counts peaks on cpu; valid there: ceiling"
+        AmpUsageError, match=r"peak_ceiling=0\.9, and nothing counts peaks on cpu; expected there: ceiling"
     ):
         use(lambda: nn.Linear(16, 16), peak_ceiling=0.9)
 

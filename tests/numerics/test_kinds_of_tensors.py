@@ -142,7 +142,7 @@ def test_training_sees_complex_parameters_that_are_rounded() -> None:
 )
 def test_scaler_of_complex_gradients_is_refused_in_one_line(check: Callable[[], object]) -> None:
     """torch has no such kernel, whatever the training step does."""
-    says = "case spectral: spectrum is complex, and torch's GradScaler unscales no complex gradients; valid: "
+    says = "case spectral: spectrum is complex, and torch's GradScaler unscales no complex gradients; expected "
     with pytest.raises(AmpUsageError, match=says) as raised:
         check()
     assert "\n" not in str(raised.value)

@@ -152,6 +152,6 @@ def test_a_calibration_writes_nothing_into_what_is_installed(unpacked: Path, tmp
     command = [sys.executable, "-m", "pytest_amp", "calibrate", "--from", "a.json", "b.json", "c.json"]
     done = _called(command, unpacked, tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
-    assert "error: argument --to: nothing; valid: a file of yours, for pytest --amp-floors=FILE" in done.stderr
+    assert "error: argument --to: nothing; expected a file of yours, for pytest --amp-floors=FILE" in done.stderr
     assert floors.read_bytes() == before
     assert list(tmp_path.iterdir()) == []

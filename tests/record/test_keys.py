@@ -51,7 +51,7 @@ def test_good_keys(parts: tuple[str, str, str, str], key: str) -> None:
     ],
 )
 def test_bad_keys_are_refused_in_one_line(key: str) -> None:
-    with pytest.raises(ValueError, match="is not an observation key; valid: family/device/dtype/name") as error:
+    with pytest.raises(ValueError, match="is not an observation key; expected family/device/dtype/name") as error:
         check_key(key)
     assert len(str(error.value).splitlines()) == 1
 

@@ -211,5 +211,5 @@ def test_a_baseline_that_is_none_is_refused_in_one_line(project: Project, damage
     lines = [line for line in result.errlines if line.strip()]
     assert (result.ret, len(lines)) == (4, 1)
     assert lines[0].startswith(f"ERROR: --amp-baseline (command line): {path}: ")
-    assert lines[0].endswith("; valid: a file that --amp-record wrote")
+    assert lines[0].endswith("; expected a file that --amp-record wrote")
     assert not (project.path / "new.json").exists()

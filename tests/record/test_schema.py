@@ -209,7 +209,7 @@ def test_other_schemas_are_refused(tmp_path: Path, schema: object) -> None:
         ({"ran": []}, "ran is '[]', not lists of tests by place"),
         ({"ran": {"cpu-bf16 rules": "t"}}, "ran is "),
         ({"ran": {"cpu-bf16 rules": [1]}}, "ran is "),
-        ({"interval": [2, 1]}, "rules/cpu/bf16/x: interval is '[2, 1]'; valid: two numbers, the smaller one first"),
+        ({"interval": [2, 1]}, "rules/cpu/bf16/x: interval is '[2, 1]'; expected two numbers, the smaller one first"),
         ({"interval": ["nan", 1]}, "rules/cpu/bf16/x: interval is "),
         ({"interval": 3}, "rules/cpu/bf16/x: interval is "),
         ({"better": "worse"}, "rules/cpu/bf16/x: 'worse' is not a valid Better"),

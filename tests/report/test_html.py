@@ -226,4 +226,4 @@ def test_a_run(project: Project, workers: str) -> None:
 def test_a_run_without_jinja2_is_refused_before_it_begins(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jinja2", None)
     line = refused(project.here("--amp-report=html:page.html"))
-    assert line.endswith(": html needs jinja2, which is not installed; valid: after pip install 'pytest-amp[html]'")
+    assert line.endswith(": html needs jinja2, which is not installed: pip install 'pytest-amp[html]'")

@@ -136,14 +136,14 @@ def test_a_rule_may_be_older_than_the_covered_releases() -> None:
     [
         (
             ('cpu = "lower_precision_fp"', 'cpu = "fp31"'),
-            "operator mm: cpu = 'fp31' is no rule; valid: lower_precision_fp",
+            "operator mm: cpu = 'fp31' is no rule; expected lower_precision_fp",
         ),
         (('cpu = "lower_precision_fp"', 'cpu = "none"'), "operator mm: cpu = 'none' is no rule"),
         (('cpu = "lower_precision_fp"', "cpu = 3"), "operator mm: cpu = 3 is no rule and no table"),
         (('name = "mm"', "name = 3"), "an operator of group 'some': name = 3 is no text"),
         (('name = "own::op"', 'name = "mm"'), "operator mm: cpu is given twice"),
         (('since = "2.9"', 'since = "soon"'), "operator mm: cuda: since = 'soon' is no release"),
-        (('since = "2.9"', 'sinse = "2.9"'), "operator mm: cuda: unknown field 'sinse'; valid: rule, since"),
+        (('since = "2.9"', 'sinse = "2.9"'), "operator mm: cuda: unknown field 'sinse'; expected rule, since"),
         (('name = "mm", cpu', 'name = "mm", gpu'), "operator mm: unknown field 'gpu'"),
         (('title = "some"', ""), "a group: title = None is no text"),
         ((', source = "here"', ""), "device type cpu: source = None is no text"),

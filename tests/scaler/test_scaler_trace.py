@@ -95,24 +95,24 @@ def test_misuse(amp):
 
 
 _WRONG = {
-    "check_scaler(CASE, optimizer=made())": "optimizer is of type SGD; valid: a function",
-    "check_scaler(CASE, optimizer=list)": "optimizer made of type list; valid: a torch.optim.Optimizer",
-    "check_scaler(CASE, overflow_gradients_at=2)": "overflow_gradients_at=2; valid: a collection of iterations, such",
-    "check_scaler(CASE, overflow_gradients_at=(2.0,))": "overflow_gradients_at=(2.0,); valid: a collection of",
-    "check_scaler(CASE, overflow_activations_at='6')": "overflow_activations_at='6'; valid: a collection of iterations",
-    "check_scaler(CASE, nonfinite_buffers='norm.mean')": "nonfinite_buffers='norm.mean'; valid: a collection of names",
-    "check_scaler(CASE, train='step')": "train is of type str; valid: a function",
+    "check_scaler(CASE, optimizer=made())": "optimizer is of type SGD; expected a function",
+    "check_scaler(CASE, optimizer=list)": "optimizer made of type list; expected a torch.optim.Optimizer",
+    "check_scaler(CASE, overflow_gradients_at=2)": "overflow_gradients_at=2; expected a collection of iterations, such",
+    "check_scaler(CASE, overflow_gradients_at=(2.0,))": "overflow_gradients_at=(2.0,); expected a collection of",
+    "check_scaler(CASE, overflow_activations_at='6')": "overflow_activations_at='6'; expected a collection of",
+    "check_scaler(CASE, nonfinite_buffers='norm.mean')": "nonfinite_buffers='norm.mean'; expected a collection of",
+    "check_scaler(CASE, train='step')": "train is of type str; expected a function",
     "check_scaler(build())": "check_scaler takes a case; this is of type Sequential; amp.case",
     "check_training(build(), steps=5)": "check_training takes a case; this is of type Sequential; amp.case",
-    "check_training(CASE, steps=1)": "steps=1; valid: a whole number, 2 or more",
-    "check_training(CASE, steps=5.0)": "steps=5.0; valid: a whole number",
+    "check_training(CASE, steps=1)": "steps=1; expected a whole number, 2 or more",
+    "check_training(CASE, steps=5.0)": "steps=5.0; expected a whole number",
     "check_training(CASE, steps=5, optimizer=made())": "optimizer is of type SGD",
-    "check_training(CASE, steps=5, train=3)": "train is of type int; valid: a function",
+    "check_training(CASE, steps=5, train=3)": "train is of type int; expected a function",
     "scaler_trace(3)": "missing 1 required keyword-only argument: 'steps'",
-    "scaler_trace(3, steps=3)": "scaler_trace of 3; valid: a case, or a function",
-    "scaler_trace(CASE, steps=0)": "steps=0; valid: a whole number, 1 or more",
-    "scaler_trace(CASE, steps=3, init_scale='big')": "init_scale='big'; valid: a finite number",
-    "scaler_trace(CASE, steps=3, growth_interval=0)": "growth_interval=0; valid: a whole number, 1 or more",
+    "scaler_trace(3, steps=3)": "scaler_trace of 3; expected a case, or a function",
+    "scaler_trace(CASE, steps=0)": "steps=0; expected a whole number, 1 or more",
+    "scaler_trace(CASE, steps=3, init_scale='big')": "init_scale='big'; expected a finite number",
+    "scaler_trace(CASE, steps=3, growth_interval=0)": "growth_interval=0; expected a whole number, 1 or more",
 }
 
 

@@ -97,7 +97,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 def test_too_few_sessions_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         cli.main(["calibrate", "--sessions", "2"])
-    assert "argument --sessions: 2; valid: 3 or more" in capsys.readouterr().err
+    assert "argument --sessions: 2; expected 3 or more" in capsys.readouterr().err
     file = tmp_path / "one.json"
     file.write_text(times(2.0), encoding="utf-8")
     assert cli.main(["calibrate", "--from", str(file), "--to", str(tmp_path / "floors.json")]) == 1
@@ -114,7 +114,7 @@ def test_an_installed_package_is_not_written_to(
     assert ended.value.code == 2
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "error: " in line]
     assert line.endswith(
-        "error: argument --to: nothing; valid: a file of yours, for pytest --amp-floors=FILE: the package's own one "
+        "error: argument --to: nothing; expected a file of yours, for pytest --amp-floors=FILE: the package's own one "
         "goes with its next upgrade"
     )
     assert calibrate(tmp_path, 2.0) == 0

@@ -119,7 +119,10 @@ def test_what_was_inherited_still_is(setting: Callable[[], None], kind: Float32K
 
 def test_an_unknown_kind_is_refused() -> None:
     kind: Any = "fp32"
-    with pytest.raises(ValueError, match="'fp32' is not a kind of float32; valid: ieee, tf32"), float32_precision(kind):
+    with (
+        pytest.raises(ValueError, match="'fp32' is not a kind of float32; expected ieee, tf32"),
+        float32_precision(kind),
+    ):
         pass
 
 

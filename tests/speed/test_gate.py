@@ -169,12 +169,12 @@ def test_a_device_without_a_clock_is_inconclusive(
 
 
 def test_bad_demands_are_refused() -> None:
-    with pytest.raises(ValueError, match="versus='ieee' is no kind of float32; valid: fp32, tf32"):
+    with pytest.raises(ValueError, match="versus='ieee' is no kind of float32; expected fp32, tf32"):
         Demand("sums", 0.9, "ieee")
-    with pytest.raises(ValueError, match="kind='eager' is nothing that is timed; valid: device, step"):
+    with pytest.raises(ValueError, match="kind='eager' is nothing that is timed; expected device, step"):
         Demand("sums", 0.9, "fp32", kind="eager")
     for floor in (-1.0, float("nan"), float("inf")):
-        with pytest.raises(ValueError, match="valid: a finite number, 0 or more"):
+        with pytest.raises(ValueError, match="expected a finite number, 0 or more"):
             Demand("sums", floor, "fp32")
 
 

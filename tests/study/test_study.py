@@ -136,7 +136,7 @@ def test_unknown_parts_are_refused(tmp_path: Path, option: str, capsys: pytest.C
     with pytest.raises(SystemExit):
         study(tmp_path, option)
     name, _, value = option.partition("=")
-    assert f"argument {name}: {value!r}; valid: " in capsys.readouterr().err
+    assert f"argument {name}: {value!r}; expected " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("device", ["xpu", "nonsense"])
