@@ -126,11 +126,11 @@ real-models: libraries
 	  --junitxml=build/junit-real-models.xml $(if $(filter none,$(VENV)),,--require-libraries) $(if $(MODELS),-k '$(MODELS)') $(ARGS)
 
 cost: libraries
-	HF_HUB_OFFLINE=1 PYTHONPATH=. $(RUN) -m tests.real_models.cost $(if $(filter auto,$(AMP_DEVICE)),,--device=$(AMP_DEVICE)) \
+	HF_HUB_OFFLINE=1 PYTHONPATH=. $(RUN) -m tools.cost $(if $(filter auto,$(AMP_DEVICE)),,--device=$(AMP_DEVICE)) \
 	  $(if $(filter auto,$(AMP_DTYPE)),,--dtype=$(AMP_DTYPE)) $(MODELS)
 
 seeds: setup
-	PYTHONPATH=. $(RUN) -m tests.seeds --seeds=$(SEEDS) -- $(TESTS) -n 2 --amp-device=cpu --amp-dtype=bf16,fp16
+	PYTHONPATH=. $(RUN) -m tools.seeds --seeds=$(SEEDS) -- $(TESTS) -n 2 --amp-device=cpu --amp-dtype=bf16,fp16
 
 # The environment of the tool has the torch of constraints.txt: that which is to be supported has one of its own.
 release-support: REQUIREMENT := -c constraints.txt torch
@@ -139,7 +139,7 @@ release-support: setup
 	  $(if $(PYTHON_OF),--python $(PYTHON_OF)) $(if $(NOTES),--notes $(NOTES)) --workers $(or $(WORKERS),2) $(ARGS)
 
 soak: setup
-	PYTHONPATH=. $(RUN) -m tests.soak --times $(TIMES) $(TESTS)
+	PYTHONPATH=. $(RUN) -m tools.soak --times $(TIMES) $(TESTS)
 
 clean:
 	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .benchmarks

@@ -14,9 +14,9 @@ import pytest
 from pytest_amp.devices import DeviceKind
 from pytest_amp.record import read_record
 from tests.planted.table import LONG_FAMILIES, Defect, all_defects, names
-from tests.planted_in_the_diff import named, observes
 from tests.planting import PLUGIN, planting, run, selection, target
 from tests.project import ROOT
+from tools.planted_in_the_diff import named, observes
 
 DEFECTS = all_defects()
 ON_CPU = [defect for defect in DEFECTS if defect.device != "cuda"]

@@ -37,7 +37,6 @@ PARTS = (
     Part("numpy", "numpy", "torch's own conversions", "pip install numpy"),
     Part("hypothesis", "hypothesis", "random programs (semantics, scaler)", "pip install 'pytest-amp[suites]'"),
     Part("jinja2", "jinja2", "HTML reports", "pip install 'pytest-amp[html]'"),
-    Part("matplotlib", "matplotlib", "plots of pytest-amp study", "pip install 'pytest-amp[study]'"),
 )
 COMPILERS = ("c++", "g++", "clang++")
 
