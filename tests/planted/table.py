@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -109,6 +109,14 @@ def all_defects() -> list[Defect]:
         importlib.import_module(f"{__package__}.{theme}")
     order = {theme: number for number, theme in enumerate(themes())}
     return sorted(_defects.values(), key=lambda row: order[row.plant.__module__.rpartition(".")[2]])
+
+
+def first_of_families(defects: Iterable[Defect]) -> set[str]:
+    """Return the names of the first defect of each family, in the order of the table."""
+    first: dict[str, str] = {}
+    for row in defects:
+        first.setdefault(row.family, row.name)
+    return set(first.values())
 
 
 def names() -> dict[str, str]:
