@@ -19,7 +19,8 @@ from pytest_amp.fingerprint.dtypes import UNSEEN, matches
 from pytest_amp.fingerprint.sweep import FingerprintSweep
 from pytest_amp.precision import LOW
 from pytest_amp.record import write_whole
-from pytest_amp.record.unseen import loses, without_counts
+from pytest_amp.record.unseen import without_counts
+from tools.fingerprints.known import latest, not_observed
 
 #: Devices that need no hardware, in the order of the file.
 DEVICES = ("cpu", "fake:cuda", "fake:xpu", "fake:mps", "fake:mtia")
@@ -68,10 +69,10 @@ def update(
             known_before = _expected(before, device, precision.name, version)
             expected = {name: texts for name, texts in known_before.items() if _is_chosen(name, entries)}
             lines += _changes(before, device, precision.name, expected, seen)
-            found = _lost(expected, seen)
+            found = not_observed(expected, seen)
             unobserved += [f"{device.name} {precision.name} {line}" for line in found.values()]
             if lost is Lost.KEEP and device.kind is not DeviceKind.ACCELERATOR:
-                seen |= {entry: _latest(before, device, precision.name, entry, version) for entry in found}
+                seen |= {entry: latest(before, device.type, precision.name, entry, version) for entry in found}
             part = tuple(entries) != ("*",)
             if device.kind is DeviceKind.ACCELERATOR:
                 other = _other_than(before.expected(device.type, precision.name, version), seen)
@@ -114,23 +115,6 @@ def _changes(
     # A dtype that only a real device can observe is no difference.
     told = {*Change} - ({Change.OBSERVED} if device.kind is DeviceKind.ACCELERATOR else set())
     return [f"{where} {each.change.value} {each}" for each in differences(expected, seen) if each.change in told]
-
-
-def _latest(known: Fingerprints, device: Device, dtype: str, entry: str, version: str) -> str:
-    """Return the fingerprint that the file has of an entry, of the last release up to ``version`` that has one."""
-    releases = [each for each in known.measured[device.type] if Version(each) <= Version(short_release(version))]
-    places = known.known[entry]
-    return next(places[place] for each in reversed(releases) if (place := (device.type, dtype, each)) in places)
-
-
-def _lost(expected: Mapping[str, Collection[str | None]], seen: Mapping[str, str]) -> dict[str, str]:
-    """Return a line for each entry, by name, with known dtypes that cannot be observed now."""
-    lines = {}
-    for name, now in seen.items():
-        texts = sorted(text for text in expected.get(name, ()) if text is not None)
-        if texts and all(loses(now, text) for text in texts):
-            lines[name] = f"{name}: {' or '.join(texts)} -> {now}"
-    return lines
 
 
 def _other_than(fake: Mapping[str, Collection[str | None]], seen: Mapping[str, str]) -> dict[str, str]:
