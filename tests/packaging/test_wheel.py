@@ -60,7 +60,7 @@ def test_metadata(wheel: Path) -> None:
         entries = archive.read(entry).decode()
     assert metadata["Requires-Python"] == ">=3.10"
     assert metadata["License-Expression"] == "MIT"
-    assert set(metadata.get_all("Provides-Extra", ())) == {"all", "gpu", "html", "suites", "sweep"}
+    assert set(metadata.get_all("Provides-Extra", ())) >= {"all", "gpu", "html", "suites", "sweep"}
     assert "amp = pytest_amp.plugin" in entries
     assert "pytest-amp = pytest_amp.cli:main" in entries
 

@@ -1,7 +1,7 @@
 """Measure a transformer in each precision: ``python -m tools.study [--to FOLDER]`` writes tables and plots.
 
 Each result is written at once, so that an interrupted run is resumed by the same command. Running out of memory is a
-result. Plots (PNG and SVG) need matplotlib. The exit status is 1 if cells are missing.
+result. Plots need matplotlib. The exit status is 1 if cells are missing.
 """
 
 from __future__ import annotations
@@ -48,8 +48,7 @@ def write_report(measured: results.Results, folder: Path) -> list[Path]:
     """Write ``transformer.md`` and, with matplotlib, the plots; return the written files."""
     pictures = plots.write_plots(measured, folder)
     page = folder / "transformer.md"
-    names = [path.name for path in pictures if path.suffix == ".svg"]
-    page.write_text(report.as_markdown(measured, names), encoding="utf-8")
+    page.write_text(report.as_markdown(measured, [path.name for path in pictures]), encoding="utf-8")
     return [page, *pictures]
 
 

@@ -1,4 +1,4 @@
-"""The study's plots as PNG and SVG, if matplotlib is installed."""
+"""The study's plots as SVG, if matplotlib is installed."""
 
 from __future__ import annotations
 
@@ -31,8 +31,9 @@ def write_plots(found: Results, folder: Path) -> list[Path]:
         cells = [cell for cell in rows(found) if cell.mode == mode and cell.attention == "sdpa"]
         if cells:
             name = f"transformer-speedup-{mode.replace('+', '-')}"
-            written += _saved(_speedups(found, cells, mode), folder, name)
-            written += _saved(_peaks(found, cells, mode), folder, f"transformer-memory-{mode.replace('+', '-')}")
+            written.append(_saved(_speedups(found, cells, mode), folder, name))
+            name = f"transformer-memory-{mode.replace('+', '-')}"
+            written.append(_saved(_peaks(found, cells, mode), folder, name))
     return written
 
 
@@ -116,11 +117,9 @@ def _ways(cells: list[Cell]) -> list[Lines]:
     return [*ways, _by_size] if len({cell.size for cell in cells}) > 1 or not ways else ways
 
 
-def _saved(figure: Any, folder: Path, name: str) -> list[Path]:
+def _saved(figure: Any, folder: Path, name: str) -> Path:
     plt: Any = import_module("matplotlib.pyplot")
-    paths = [folder / f"{name}.png", folder / f"{name}.svg"]
-    for path in paths:
-        metadata = {"Date": None} if path.suffix == ".svg" else {}
-        figure.savefig(path, dpi=110, metadata=metadata)
+    path = folder / f"{name}.svg"
+    figure.savefig(path, metadata={"Date": None})
     plt.close(figure)
-    return paths
+    return path
