@@ -16,7 +16,6 @@ from pytest_amp.record import read_record
 from tests.planted.table import LONG_FAMILIES, Defect, all_defects, first_of_families, names
 from tests.planting import PLUGIN, planting, run, selection, target
 from tests.project import ROOT
-from tools.planted_in_the_diff import named, observes
 
 DEFECTS = all_defects()
 ON_CPU = [defect for defect in DEFECTS if defect.device != "cuda"]
@@ -44,7 +43,8 @@ def test_a_planted_defect_is_noticed(defect: Defect, tmp_path: Path) -> None:
     failed = [line for line in text.splitlines() if re.match("FAILED |ERROR ", line)]
     assert any(defect.test in line for line in failed), text
     # A comparison of this run with a healthy one reads it there.
-    assert not observes(defect) or any(named(defect, failure.key) for failure in read_record(record).failures), text
+    failures = read_record(record).failures
+    assert not defect.is_recorded or any(defect.is_named_by(failure.key) for failure in failures), text
 
 
 def test_every_planted_defect_is_found_by_its_name() -> None:

@@ -26,19 +26,6 @@ _AT_ONCE = 2
 _HEALTHY, _PLANTED = 7200.0, 300.0
 
 
-def named(defect: Defect, key: str) -> bool:
-    """Return True for the key of a failure of the test that is meant for the defect."""
-    test, _, parameters = defect.test.partition("::")[2].partition("[")
-    after_target = re.sub(r"^(fake-)?[a-z]+-(bf16|fp16|fp32|tf32)-?", "", parameters.removesuffix("]"))
-    name = key.split("/", 3)[3]
-    return f"::{test}" in name and name.partition("[")[2].startswith(after_target)
-
-
-def observes(defect: Defect) -> bool:
-    """Return True for a defect that a suite's test notices: only those are in records."""
-    return defect.test.startswith("suites")
-
-
 def place(defect: Defect) -> str:
     """Return the name in the folder of a defect's device, dtype and further options."""
     words = [defect.device, defect.dtype, *(option.removeprefix("--amp-") for option in defect.options)]
@@ -70,7 +57,7 @@ def planted(defect: Defect, healthy: Record, folder: Path) -> dict[str, object]:
         result = difference(healthy, read_record(record))
     except RecordError as error:
         return {"defect": defect.name, "named": False, "problem": str(error)}
-    failed = [item for item in result.of(Verdict.FAILED) if named(defect, item.key)]
+    failed = [item for item in result.of(Verdict.FAILED) if defect.is_named_by(item.key)]
     verdicts = {item.key: item.verdict.value for item in result.observations if item.verdict is not Verdict.FAILED}
     return {
         "defect": defect.name,
@@ -92,7 +79,7 @@ def main(arguments: list[str]) -> int:
     report = folder / "report.json"
     entries = json.loads(report.read_text(encoding="utf-8")) if report.exists() else []
     known = {entry["defect"] for entry in entries}
-    defects = [row for row in all_defects() if observes(row) and row.device != "cuda" and row.name not in known]
+    defects = [row for row in all_defects() if row.is_recorded and row.device != "cuda" and row.name not in known]
     defects = [row for row in defects if not only or row.name in only]
     healthy = guards(defects, folder)
     with ThreadPoolExecutor(_AT_ONCE) as pool:

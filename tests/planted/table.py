@@ -77,6 +77,18 @@ class Defect:
             return f"suites/{self.caught_on_cuda_by}"
         return self.test.replace("[cpu-", f"[{device}-")
 
+    @property
+    def is_recorded(self) -> bool:
+        """True for a defect that a suite's test notices: only those are in records."""
+        return self.test.startswith("suites")
+
+    def is_named_by(self, key: str) -> bool:
+        """Return True for the key of a failure of the test that is meant for this defect."""
+        test, _, parameters = self.test.partition("::")[2].partition("[")
+        after_target = re.sub(r"^(fake-)?[a-z]+-(bf16|fp16|fp32|tf32)-?", "", parameters.removesuffix("]"))
+        name = key.split("/", 3)[3]
+        return f"::{test}" in name and name.partition("[")[2].startswith(after_target)
+
 
 def defect(
     breaks: str, *, caught_by: str, options: tuple[str, ...] = (), caught_on_cuda_by: str = "", not_on_cuda: str = ""
