@@ -46,9 +46,11 @@ BIN := $(if $(filter none,$(VENV)),,$(VENV)/bin/)
 TIMES ?= 20
 SEEDS ?= 0-19,101-120
 TESTS ?= suites
-# Tests of make check: files that need seconds, and no suite. All other tests are those of make test.
+# Tests of make check: files that need seconds, and no suite; all other tests are those of make test. What needs more in
+# these folders: random files, processes that are killed, a browser.
 QUICK := tests/architecture tests/record tests/report $(wildcard tests/test_option_*.py) tests/speed/test_verdict.py \
   tests/speed/test_paired.py tests/numerics/test_compare.py tests/numerics/test_bounds.py tests/numerics/oracle/test_verdict.py
+SLOW := tests/record/test_fuzz.py tests/record/test_killed.py tests/report/test_browser.py
 PLANTED := tests/test_planted_defects.py
 NOT_ALL_PLANTED := -m 'not planted or one_per_family'
 FAKE := fake:cuda,fake:xpu,fake:mps,fake:mtia
@@ -91,7 +93,7 @@ types: setup
 	$(RUN) -m mypy
 
 quick: setup
-	$(PYTEST) $(QUICK) $(PLANTED) -n 2 $(NOT_ALL_PLANTED) $(ARGS)
+	$(PYTEST) $(QUICK) $(PLANTED) $(SLOW:%=--ignore=%) -n 2 $(NOT_ALL_PLANTED) $(ARGS)
 
 tests: setup
 	$(PYTEST) tests -n 2 -rs $(NOT_ALL_PLANTED) $(ARGS)
