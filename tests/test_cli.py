@@ -194,9 +194,6 @@ def test_a_closed_output_is_told(arguments: str, closed: str, message: str) -> N
     [
         ["calibrate", "--sessions=1_0"],
         ["calibrate", "--sessions=\uff15"],
-        ["study", "transformer", "--seconds=1_0"],
-        ["study", "transformer", "--seconds=\u0663"],
-        ["study", "transformer", "--contexts=1_024"],
     ],
 )
 def test_what_python_alone_takes_for_a_number_is_none(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:

@@ -13,17 +13,24 @@ import pytest
 
 from pytest_amp.devices import DeviceKind
 from pytest_amp.record import read_record
-from tests.planted.table import LONG_FAMILIES, Defect, all_defects, names
-from tests.planted_in_the_diff import named, observes
+from tests.planted.table import LONG_FAMILIES, Defect, all_defects, first_of_families, names
 from tests.planting import PLUGIN, planting, run, selection, target
 from tests.project import ROOT
 
 DEFECTS = all_defects()
 ON_CPU = [defect for defect in DEFECTS if defect.device != "cuda"]
+FIRST = first_of_families(ON_CPU)
 TIMEOUT = 300.0
 
 
-@pytest.mark.parametrize("defect", ON_CPU, ids=[defect.name for defect in ON_CPU])
+@pytest.mark.planted
+@pytest.mark.parametrize(
+    "defect",
+    [
+        pytest.param(defect, id=defect.name, marks=[pytest.mark.one_per_family] if defect.name in FIRST else [])
+        for defect in ON_CPU
+    ],
+)
 def test_a_planted_defect_is_noticed(defect: Defect, tmp_path: Path) -> None:
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST_", "CUDA_"))}
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -35,12 +42,19 @@ def test_a_planted_defect_is_noticed(defect: Defect, tmp_path: Path) -> None:
     assert status == pytest.ExitCode.TESTS_FAILED, text
     failed = [line for line in text.splitlines() if re.match("FAILED |ERROR ", line)]
     assert any(defect.test in line for line in failed), text
-    # A comparison of this run with a healthy one reads it there.
-    assert not observes(defect) or any(named(defect, failure.key) for failure in read_record(record).failures), text
+    if defect.is_recorded:  # a comparison of this run with a healthy one reads it there
+        assert any(defect.is_named_by(failure.key) for failure in read_record(record).failures), text
 
 
 def test_every_planted_defect_is_found_by_its_name() -> None:
     assert sorted(names()) == sorted(defect.name for defect in DEFECTS)
+
+
+def test_families_of_a_cpu_have_one_defect_each_in_the_quick_tests() -> None:
+    families = {defect.family for defect in ON_CPU if defect.name in FIRST}
+    folders = {path.parent.name for path in (ROOT / "suites").glob("*/test_*.py")}
+    assert folders - families == {"speed"}  # nothing is timed on a CPU
+    assert len(FIRST) == len(families)
 
 
 def test_every_planted_defect_names_a_test_that_exists() -> None:

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
-from pytest_amp.precision import DECIMAL
 from pytest_amp.record import FAILING, ORDER, Gap, Record, RecordError, Verdict, read_record
 from pytest_amp.text.quoted import printable
 
@@ -96,13 +95,6 @@ def whole(text: str) -> int:
     if not (text.isascii() and text.isdigit()):
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number; expected 1, 2, 3, …")
     return int(text)
-
-
-def decimal(text: str) -> float:
-    """Parse a number of an option, in the format of the plugin's options."""
-    if not DECIMAL.fullmatch(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number; expected 0.5, 60, …")
-    return float(text)
 
 
 def write(text: str) -> None:

@@ -38,7 +38,6 @@ PARTS = (
     Part("numpy", "numpy", "number formats and torch's own conversions", "pip install numpy"),
     Part("hypothesis", "hypothesis", "random programs (semantics, scaler)", "pip install 'pytest-amp[suites]'"),
     Part("jinja2", "jinja2", "HTML reports", "pip install 'pytest-amp[html]'"),
-    Part("matplotlib", "matplotlib", "plots of pytest-amp study", "pip install 'pytest-amp[study]'"),
     Part(
         "nvidia-ml-py", "pynvml", "the driver's version, heat and processes of a GPU", "pip install 'pytest-amp[gpu]'"
     ),

@@ -1,25 +1,19 @@
 """Random programs of GradScaler calls as a state machine of hypothesis, which shrinks a program that disagrees.
 
-``python -m pytest_amp.scaler.machine DEVICE DTYPE PROGRAMS [SEED]`` runs that many programs, a hundred per seed
-starting from SEED, and counts them.
-
 hypothesis is in the extra ``suites``; nothing else of the package imports this module.
 """
 
 from __future__ import annotations
 
 import collections
-import sys
-import time
-from collections.abc import Iterator
 from typing import Any
 
 import hypothesis
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from pytest_amp.devices import Device, find_device
-from pytest_amp.precision import LOW, Precision
+from pytest_amp.devices import Device
+from pytest_amp.precision import Precision
 from pytest_amp.scaler.programs import KINDS, Lane, SideBySide
 from pytest_amp.scaler.reference import ReferenceScaler, UpdateRule
 
@@ -180,32 +174,3 @@ def run_programs(
     factory: Any = hypothesis.seed(seed)(program)
     run_state_machine_as_test(factory, settings=settings)
     return counted
-
-
-def counted_programs(
-    device: Device, precision: Precision, programs: int, *, seed: int = 0
-) -> Iterator[tuple[int, int]]:
-    """Run ``programs`` programs, a hundred from each seed; after each hundred yield the programs and calls so far."""
-    done = calls = 0
-    while done < programs:
-        chunk = min(100, programs - done)
-        calls += run_programs(device, precision, programs=chunk, seed=seed + done // 100).total()
-        done += chunk
-        yield done, calls
-
-
-def main(arguments: list[str]) -> None:
-    """Print the number of agreeing programs after each hundred; raises AssertionError for one that disagrees."""
-    device, precision, programs = find_device(arguments[0]), LOW[arguments[1]], int(arguments[2])
-    started = time.monotonic()
-    seed = int(arguments[3]) if len(arguments) > 3 else 0
-    for done, calls in counted_programs(device, precision, programs, seed=seed):
-        seconds = time.monotonic() - started
-        sys.stdout.write(
-            f"{device.describe()}, {precision.name}: {done} programs agree, {calls} calls, {seconds:.0f} s\n"
-        )
-        sys.stdout.flush()
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

@@ -1,6 +1,6 @@
-"""Transition table of GradScaler: the effect of each call in each stage, explicitly.
+"""Transition table of GradScaler: the effect of each call in each stage, as the reference model makes it.
 
-The reference model and the real scaler are both compared with it, and docs/scaler.md is made from it.
+The real scaler is compared with it, and docs/scaler.md has it in full, so that a change of the model shows there.
 """
 
 from __future__ import annotations
@@ -9,8 +9,6 @@ import enum
 from dataclasses import dataclass
 
 from pytest_amp.scaler.reference import Gradients, ReferenceScaler, Refused, Stage
-
-_RUNTIME, _ASSERTION = "RuntimeError", "AssertionError"
 
 
 class State(enum.Enum):
@@ -58,119 +56,12 @@ CALLS = (
 )
 
 
-def _all(state: State | None = None, error: str = "", words: str = "") -> dict[State, Transition]:
-    """Return the same outcome for every state of an enabled scaler that was used."""
-    used = (State.READY, State.UNSCALED, State.STEPPED)
-    return {item: Transition(state, error, words) for item in used}
+#: States of an enabled scaler. A disabled one has no table: every call passes through it.
+STATES = (State.UNUSED, State.READY, State.UNSCALED, State.STEPPED)
 
 
-def _same() -> dict[State, Transition]:
-    return {state: Transition(state) for state in (State.UNUSED, State.READY, State.UNSCALED, State.STEPPED)}
-
-
-def _unused(method: str) -> dict[State, Transition]:
-    return {State.UNUSED: Transition(error=_ASSERTION, words=f"Attempted {method} but _scale is None")}
-
-
-_TWICE = Transition(
-    error=_RUNTIME, words="unscale_() has already been called on this optimizer since the last update()"
-)
-_AFTER_STEP = Transition(error=_RUNTIME, words="unscale_() is being called after step()")
-_STEPPED = Transition(error=_RUNTIME, words="step() has already been called since the last update()")
-_NOTHING = Transition(error=_ASSERTION, words="No inf checks were recorded for this optimizer")
-_NOTHING_TO_UPDATE = Transition(error=_ASSERTION, words="No inf checks were recorded prior to update")
-_FP16 = Transition(error="ValueError", words="Attempting to unscale FP16 gradients.")
-_CLOSURE = "Closure use is not currently supported if GradScaler is enabled."
-_PICKLE = Transition(error=_ASSERTION, words="may only be pickled at the beginning of an iteration")
-_TO_STEPPED = Transition(State.STEPPED)
-
-#: (call, state) to outcome. A disabled scaler has no table: every call passes through it.
-TABLE: dict[str, dict[State, Transition]] = {
-    "scale": {**_same(), State.UNUSED: Transition(State.READY)},
-    "unscale_": {
-        **_unused("unscale_"),
-        State.READY: Transition(State.UNSCALED),
-        State.UNSCALED: _TWICE,
-        State.STEPPED: _AFTER_STEP,
-    },
-    "unscale_, fp16 gradients": {
-        **_unused("unscale_"),
-        State.READY: _FP16,
-        State.UNSCALED: _TWICE,
-        State.STEPPED: _AFTER_STEP,
-    },
-    "step": {
-        **_unused("step"),
-        State.READY: _TO_STEPPED,
-        State.UNSCALED: _TO_STEPPED,
-        State.STEPPED: _STEPPED,
-    },
-    # A step without gradients unscales first, and is UNSCALED when it is refused.
-    "step, no gradients": {
-        **_unused("step"),
-        State.READY: _NOTHING,
-        State.UNSCALED: _TO_STEPPED,
-        State.STEPPED: _STEPPED,
-    },
-    "step, fp16 gradients": {
-        **_unused("step"),
-        State.READY: _FP16,
-        State.UNSCALED: _TO_STEPPED,
-        State.STEPPED: _STEPPED,
-    },
-    "step, closure=": {
-        **_all(error=_RUNTIME, words=_CLOSURE),
-        State.UNUSED: Transition(error=_RUNTIME, words=_CLOSURE),
-    },
-    "fused step": {
-        **_unused("step"),
-        State.READY: _TO_STEPPED,
-        State.UNSCALED: _TO_STEPPED,
-        State.STEPPED: _STEPPED,
-    },
-    "fused step, no gradients": {
-        **_unused("step"),
-        State.READY: _TO_STEPPED,
-        State.UNSCALED: _TO_STEPPED,
-        State.STEPPED: _STEPPED,
-    },
-    "update": {
-        **_unused("update"),
-        State.READY: _NOTHING_TO_UPDATE,
-        State.UNSCALED: Transition(State.READY),
-        State.STEPPED: Transition(State.READY),
-    },
-    "update(new_scale)": {**_unused("update"), **_all(State.READY)},
-    "update(two elements)": {
-        **_unused("update"),
-        **_all(error=_ASSERTION, words="new_scale should be a float or a 1-element"),
-    },
-    # No report found: everything but a float is treated as a tensor.
-    "update(an int)": {
-        **_unused("update"),
-        **_all(error="AttributeError", words="'int' object has no attribute 'device'"),
-    },
-    "load_state_dict": _same(),
-    "load_state_dict({})": {
-        **_all(error=_RUNTIME, words="The source state dict is empty"),
-        State.UNUSED: Transition(error=_RUNTIME, words="The source state dict is empty"),
-    },
-    # An unpickled scaler has no tensors.
-    "pickle": {
-        State.UNUSED: Transition(State.UNUSED),
-        State.READY: Transition(State.UNUSED),
-        State.UNSCALED: _PICKLE,
-        State.STEPPED: _PICKLE,
-    },
-    "queries": _same(),
-}
-
-#: States after a refused call, if they differ from the state before it.
-LEFT_BY_REFUSALS = {("step, no gradients", State.READY): State.UNSCALED}
-
-
-def modelled(call: str, state: State) -> Transition:
-    """Return the outcome in the reference model: the table's entry, if both are correct."""
+def outcome(call: str, state: State) -> tuple[Transition, State]:
+    """Return the transition of a call in the reference model, and the state after it, refused or not."""
     model = ReferenceScaler(enabled=state is not State.DISABLED)
     if state not in (State.DISABLED, State.UNUSED):
         model.scale()
@@ -179,20 +70,22 @@ def modelled(call: str, state: State) -> Transition:
     if state is State.STEPPED:
         model.step("it", Gradients.FINITE)
     try:
-        model = _made(model, call)
+        model = _called(model, call)
     except Refused as refused:
-        return Transition(error=refused.kind.__name__, words=refused.words)
+        return Transition(error=refused.kind.__name__, words=refused.words), _state(model)
+    return Transition(_state(model)), _state(model)
+
+
+def _state(model: ReferenceScaler) -> State:
+    """Return the state of a model, as seen by its only optimizer."""
     if not model.enabled:
-        return Transition(State.DISABLED)
+        return State.DISABLED
     if not model.initialized:
-        return Transition(State.UNUSED)
-    return Transition(_STATES[model.stage("it")])
+        return State.UNUSED
+    return {Stage.READY: State.READY, Stage.UNSCALED: State.UNSCALED, Stage.STEPPED: State.STEPPED}[model.stage("it")]
 
 
-_STATES = {Stage.READY: State.READY, Stage.UNSCALED: State.UNSCALED, Stage.STEPPED: State.STEPPED}
-
-
-def _made(model: ReferenceScaler, call: str) -> ReferenceScaler:
+def _called(model: ReferenceScaler, call: str) -> ReferenceScaler:
     """Return ``model`` after ``call``, or its unpickled copy."""
     gradients = Gradients.NONE if "no gradients" in call else Gradients.FINITE
     fp16 = "fp16" in call
@@ -214,3 +107,16 @@ def _made(model: ReferenceScaler, call: str) -> ReferenceScaler:
         model.get_scale()
         model.state_dict()
     return model
+
+
+_OUTCOMES = {(call, state): outcome(call, state) for call in CALLS for state in STATES}
+
+#: (call, state) to outcome.
+TABLE = {call: {state: _OUTCOMES[call, state][0] for state in STATES} for call in CALLS}
+
+#: States after a refused call, if they differ from the state before it: ``step`` without gradients has unscaled.
+LEFT_BY_REFUSALS = {
+    (call, before): after
+    for (call, before), (transition, after) in _OUTCOMES.items()
+    if transition.error and after is not before
+}

@@ -71,7 +71,7 @@ def test_every_entry_returns_the_known_dtypes(amp: SuiteAmp, group: str, sweep: 
             before=" // ".join(f"{difference.name}: {difference.before}" for difference in changed),
             now=" // ".join(f"{difference.name}: {difference.now}" for difference in changed),
             likely="; ".join(sweep.losses[losses:]) or "a rule, a kernel, or what they are composed of has changed",
-            accept=f"python -m pytest_amp.fingerprint, and review {DATA_FILE}",
+            accept=f"in a checkout: python -m tools.fingerprints, and review {DATA_FILE}",
         )
     if unlike_baseline:
         raise _together(amp, unlike_baseline)
@@ -115,5 +115,5 @@ def test_no_entry_is_new_or_gone(amp: SuiteAmp, sweep: FingerprintSweep) -> None
             label_before="known",
             before=f"{len(expected)} entries ({DATA_FILE})",
             now=f"{len(names)}: " + ", ".join([f"new: {name}" for name in new] + [f"gone: {name}" for name in gone]),
-            accept=f"python -m pytest_amp.fingerprint, and review {DATA_FILE}",
+            accept=f"in a checkout: python -m tools.fingerprints, and review {DATA_FILE}",
         )

@@ -24,11 +24,11 @@ PRINTED = frozenset(
         "pytest_amp/record/file.py",
         "pytest_amp/record/observation.py",
         "pytest_amp/scaler/iteration.py",
-        "pytest_amp/training/margins.py",
         "suites/semantics/test_decorator.py",
         "suites/semantics/test_region_class.py",
-        "tests/folklore_on_device.py",
-        "tests/injected_on_device.py",
+        "tools/folklore_on_device.py",
+        "tools/injected_on_device.py",
+        "tools/pages/training_bands.py",
     }
 )
 

@@ -161,7 +161,7 @@ def test_the_release_of_a_version() -> None:
 
 
 def test_the_file_of_the_package_is_as_it_would_be_written() -> None:
-    from pytest_amp.fingerprint.update import carried
+    from tools.fingerprints.update import carried
 
     assert write(load()) == carried().read_text(encoding="utf-8")
 

@@ -40,6 +40,18 @@ def test_every_file_of_the_packages_is_in_the_wheel_and_nothing_else(wheel: Path
     assert {"pytest_amp/py.typed", "pytest_amp/rules/spec.toml", "pytest_amp/suites/README.md"} <= names
 
 
+def test_wheel_needs_nothing_of_the_checkout() -> None:
+    """Compare imports and programs named in the sources with what a wheel has: neither ``tools`` nor ``tests``."""
+    named = {}
+    for name in SOURCES:
+        if name.endswith(".py"):
+            source = (ROOT / name).read_text(encoding="utf-8")
+            found = re.findall(r"^ *(?:from|import) ((?:tools|tests)\b[.\w]*)", source, re.MULTILINE)
+            found += re.findall(r"(?<!in a checkout: )python -m ((?:tools|tests)\.[.\w]*)", source)
+            named[name] = found
+    assert {name: found for name, found in named.items() if found} == {}
+
+
 def test_metadata(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
@@ -144,6 +156,15 @@ def test_the_command_of_the_wheel(program: str, unpacked: Path, tmp_path: Path) 
         done = _called([*command, *arguments], unpacked, tmp_path)
         assert (done.returncode, done.stderr) == (0, "")
         assert output in done.stdout
+
+
+def test_every_command_is_in_the_wheel(unpacked: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "pytest_amp"]
+    names = re.findall(r"^ {4}(\w+)", _called([*command, "--help"], unpacked, tmp_path).stdout, re.MULTILINE)
+    assert {"init", "rules", "show", "diff", "doctor", "calibrate", "bisect"} <= {*names}
+    for name in names:
+        done = _called([*command, name, "--help"], unpacked, tmp_path)
+        assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_calibration_writes_nothing_into_what_is_installed(unpacked: Path, tmp_path: Path) -> None:

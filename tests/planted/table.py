@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -77,6 +77,18 @@ class Defect:
             return f"suites/{self.caught_on_cuda_by}"
         return self.test.replace("[cpu-", f"[{device}-")
 
+    @property
+    def is_recorded(self) -> bool:
+        """True for a defect that a suite's test notices: only those are in records."""
+        return self.test.startswith("suites")
+
+    def is_named_by(self, key: str) -> bool:
+        """Return True for the key of a failure of the test that is meant for this defect."""
+        test, _, parameters = self.test.partition("::")[2].partition("[")
+        after_target = re.sub(r"^(fake-)?[a-z]+-(bf16|fp16|fp32|tf32)-?", "", parameters.removesuffix("]"))
+        name = key.split("/", 3)[3]
+        return f"::{test}" in name and name.partition("[")[2].startswith(after_target)
+
 
 def defect(
     breaks: str, *, caught_by: str, options: tuple[str, ...] = (), caught_on_cuda_by: str = "", not_on_cuda: str = ""
@@ -109,6 +121,14 @@ def all_defects() -> list[Defect]:
         importlib.import_module(f"{__package__}.{theme}")
     order = {theme: number for number, theme in enumerate(themes())}
     return sorted(_defects.values(), key=lambda row: order[row.plant.__module__.rpartition(".")[2]])
+
+
+def first_of_families(defects: Iterable[Defect]) -> set[str]:
+    """Return the names of the first defect of each family, in the order of the table."""
+    first: dict[str, str] = {}
+    for row in defects:
+        first.setdefault(row.family, row.name)
+    return set(first.values())
 
 
 def names() -> dict[str, str]:

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from pytest_amp.scaler import Gradients, ReferenceScaler, Refused, Stage, UpdateRule, float16, float32
-from pytest_amp.scaler.transitions import CALLS, TABLE, State, Transition, modelled
+from pytest_amp.scaler.transitions import CALLS, TABLE, State, Transition, outcome
 
 
 def call(scaler: ReferenceScaler, method: str, gradients: Gradients = Gradients.FINITE) -> object:
@@ -53,10 +53,8 @@ def test_the_rule_rounds_to_float32() -> None:
 
 
 @pytest.mark.parametrize("call", CALLS)
-@pytest.mark.parametrize("state", State)
-def test_the_model_follows_the_transition_table(call: str, state: State) -> None:
-    expected = Transition(State.DISABLED) if state is State.DISABLED else TABLE[call][state]
-    assert modelled(call, state) == expected
+def test_disabled_model_lets_every_call_through(call: str) -> None:
+    assert outcome(call, State.DISABLED) == (Transition(State.DISABLED), State.DISABLED)
 
 
 def test_the_table_is_complete() -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_amp.fingerprint.update import carried
 from tests.project import ROOT
+from tools.fingerprints.update import carried
 from tools.release_support import pages
 from tools.release_support.differences import CHANGES
 from tools.release_support.proposal import SPEC

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from pytest_amp.data_files import toml
-from pytest_amp.fingerprint.update import carried
 from pytest_amp.known.torch_faults import FILE, faults_beside
 from pytest_amp.record import FIXED, Failure, Kind, Observation, Record
 from pytest_amp.rules.spec import parse_spec
 from tests.project import ROOT
 from tests.tools.records import LAST, MENDED, NEXT, RAN, SHARED, observation, record
+from tools.fingerprints.update import carried
 from tools.release_support import pages
 from tools.release_support.differences import CHANGES
 from tools.release_support.notes import Note, documented, note_of, read_notes

@@ -9,11 +9,11 @@ import pytest
 
 from pytest_amp.fingerprint.data import load
 from pytest_amp.fingerprint.data import parse as parse_fingerprints
-from pytest_amp.fingerprint.update import carried
 from pytest_amp.record import Kind, Observation, Record, write_record
 from pytest_amp.rules.spec import parse_spec
 from tests.project import ROOT
 from tests.tools.records import LAST, NEXT, RAN, SHARED, record
+from tools.fingerprints.update import carried
 from tools.release_support import __main__ as command
 from tools.release_support import steps
 from tools.release_support.environment import expect_version

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 from torch import nn
 
-from pytest_amp.training import study
 from pytest_amp.training.low_adamw import LowAdamW, Rounding, Storage, round_stochastically
 from pytest_amp.training.study import BF16
 
@@ -64,15 +61,3 @@ def test_an_update_below_the_weights_rounding(rounding: Rounding, *, arrives: bo
         assert moved == pytest.approx(0.1, rel=0.05)
     else:
         assert moved == 0
-
-
-def test_the_page_is_written(tmp_path: Path) -> None:
-    page = tmp_path / "training.md"
-    page.write_text("before\n<!-- study -->\nold\n<!-- end -->\nafter\n", encoding="utf-8")
-    study.main([str(tmp_path), "12", "1"], say=lambda _: None)
-    text = page.read_text(encoding="utf-8")
-    assert text.startswith("before\n")
-    assert text.endswith("after\n")
-    assert "old" not in text
-    assert all(f"| {storage.name} |" in text for storage in study.STORAGES)
-    assert (tmp_path / "training.svg").read_text(encoding="utf-8").count('stroke-width="1.5"') == len(study.STORAGES)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 from pytest_amp.fingerprint.compare import differences
-from pytest_amp.fingerprint.data import Fingerprints, load, short_release, write
+from pytest_amp.fingerprint.data import Fingerprints, load, write
 from pytest_amp.record import Kind, Record
-from pytest_amp.record.unseen import loses
+from tools.fingerprints.known import latest, not_observed
 
 #: A device (``cpu``, ``fake-cuda``) and a precision.
 Target = tuple[str, str]
@@ -31,11 +30,9 @@ def with_record(file: Path, record: Record) -> tuple[str, list[str]]:
         device_type = device.removeprefix("fake-")
         expected = before.expected(device_type, dtype, version)
         lines += [f"{device} {dtype} {each.change.value} {each}" for each in differences(expected, seen)]
-        for name, now in sorted(seen.items()):
-            texts = sorted(text for text in expected.get(name, ()) if text is not None)
-            if texts and all(loses(now, text) for text in texts):
-                lines.append(f"guard kept: {device} {dtype} {name}: {' or '.join(texts)} -> {now}")
-                seen[name] = _latest(before, device_type, dtype, name, version)
+        for name, line in not_observed(expected, seen).items():
+            lines.append(f"guard kept: {device} {dtype} {line}")
+            seen[name] = latest(before, device_type, dtype, name, version)
         known.replace(device_type, dtype, version, seen)
     return write(known), lines
 
@@ -58,10 +55,3 @@ def _entries(record: Record) -> dict[Target, dict[str, str]]:
     if not found:
         raise ValueError("the record has no fingerprints: run suites/fingerprint, too")
     return found
-
-
-def _latest(known: Fingerprints, device_type: str, dtype: str, entry: str, version: str) -> str:
-    """Return the known fingerprints of an entry, of the last release before ``version`` that has it."""
-    places: Mapping[tuple[str, str, str], str] = known.known[entry]
-    releases = [each for each in known.measured[device_type] if each != short_release(version)]
-    return next(places[device_type, dtype, each] for each in reversed(releases) if (device_type, dtype, each) in places)

@@ -9,9 +9,9 @@ from pathlib import Path
 from packaging.version import Version
 
 from pytest_amp.fingerprint.data import Fingerprints
-from pytest_amp.fingerprint.page import BEGIN, END, as_markdown
 from pytest_amp.rules.lookup import as_markdown as rules_page
 from pytest_amp.rules.spec import parse_spec
+from tools.fingerprints.page import BEGIN, END, as_markdown
 
 MATRIX = ".github/workflows/ci.yml"
 CHANGELOG = "CHANGELOG.md"

@@ -20,7 +20,7 @@ SPEC = "pytest_amp/rules/spec.toml"
 FINGERPRINTS = "pytest_amp/fingerprint/fingerprints.txt"
 #: Steps that require a GPU.
 ON_A_GPU = (
-    "on a GPU: python -m pytest_amp.fingerprint cuda, which adds what a real card gives otherwise",
+    "on a GPU: python -m tools.fingerprints cuda, which adds what a real card gives otherwise",
     "on a GPU: make gate AMP_DEVICE=cuda AMP_DTYPE=bf16, and with AMP_DTYPE=fp16; speed is part of it",
     "on a GPU: make real-models AMP_DEVICE=cuda",
     "on two GPUs: pytest suites/distributed --amp-device=cuda",

@@ -1,0 +1,1 @@
+"""Update of the file of fingerprints, and the tables of docs/fingerprint.md."""

@@ -1,0 +1,97 @@
+"""Tables of docs/scaler.md: the transition table, and one of the optimizers for each given record.
+
+``python -m tools.pages.scaler docs/scaler.md [RECORD ...]`` writes them, where a record is the output of ``pytest
+suites/scaler/test_optimizers.py --amp-record=RECORD`` on the device in question.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from pytest_amp.record import Record, read_record, write_whole
+from pytest_amp.scaler.optimizers import IMPLEMENTATIONS, UPSTREAM, VARIANTS
+from pytest_amp.scaler.transitions import CALLS, STATES, TABLE
+from tools.pages.part import replaced
+
+#: Tests that a record must have run whole, for every optimizer, before its table says that any is checked.
+HELD = (
+    "test_clean_steps_are_the_unscaled_ones",
+    "test_parameters_and_state_are_float32",
+    "test_implementations_agree",
+    "test_a_skipped_step_changes_nothing",
+)
+
+
+def transitions() -> str:
+    """Return the transition table in Markdown."""
+    head = ["call", *(state.value for state in STATES)]
+    rows = [[f"`{call}`", *(_cell(str(TABLE[call][state])) for state in STATES)] for call in CALLS]
+    return "\n".join(_table(head, rows))
+
+
+def _cell(outcome: str) -> str:
+    """Return a state unchanged, and an exception as its type and its words."""
+    error, _, words = outcome.partition(": ")
+    return f"{error}: “{words}”" if words else outcome
+
+
+def optimizers(record: Record) -> Iterator[tuple[str, str]]:
+    """Yield each device of the record, by name, with its table in Markdown, for each dtype.
+
+    Raises ValueError if a test of ``HELD`` did not run, or did not pass, for each of its parameters.
+    """
+    for observation in record.observations:
+        family, device, dtype, name = observation.key.split("/", 3)
+        if (family, name) == ("scaler", "optimizers") and isinstance(observation.value, list):
+            ran = (record.ran or {}).get(f"{device}-{dtype} scaler", ())
+            missing = [test for test in HELD if f"test_optimizers::{test}" not in ran]
+            if missing:
+                raise ValueError(f"on {device} in {dtype} the record has not all of {', '.join(missing)}")
+            yield device, "\n".join(_optimizers(device, [str(name) for name in observation.value], record))
+
+
+def _optimizers(device: str, checked: list[str], record: Record) -> Iterator[str]:
+    provenance = record.provenance
+    devices = provenance.get("devices")
+    about = devices.get(device) if isinstance(devices, dict) else None
+    card = [str(about["gpu"])] if isinstance(about, dict) and "gpu" in about else []
+    head = [f"torch {provenance.get('torch')}", *card, str(provenance.get("date"))[:10]]
+    yield f"{', '.join(head)}:"
+    yield ""
+    rows = []
+    for name in VARIANTS:
+        only = name in checked
+        cells = [_checked(f"{name}, {kind}", checked) for kind in IMPLEMENTATIONS]
+        if not only and not any(text.partition(", ")[0] == name for text in checked):
+            cells = ["not available"] * len(cells)
+        rows.append([name, *(["checked (one implementation)"] + [""] * (len(cells) - 1) if only else cells)])
+    yield from _table(["optimizer", *IMPLEMENTATIONS], rows)
+
+
+def _checked(optimizer: str, checked: list[str]) -> str:
+    if optimizer in UPSTREAM and optimizer in checked:
+        return f"checked; skipped first step: upstream xfail, {UPSTREAM[optimizer].partition(':')[0]}"
+    return "checked" if optimizer in checked else "not available"
+
+
+def _table(head: list[str], rows: Iterable[list[str]]) -> Iterator[str]:
+    yield f"| {' | '.join(head)} |"
+    yield f"|{'---|' * len(head)}"
+    for row in rows:
+        yield f"| {' | '.join(row)} |"
+
+
+def main(arguments: list[str]) -> None:
+    """Rewrite the page's tables."""
+    path = Path(arguments[0])
+    page = replaced(path.read_text(encoding="utf-8"), "transitions", transitions())
+    for name in arguments[1:]:
+        for device, table in optimizers(read_record(Path(name))):
+            page = replaced(page, f"optimizers on {device}", table)
+    write_whole(page, path, replace=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,222 @@
+"""Measurements of tests on the way to a verdict: a plugin, ``-p tools.planted_margins.observed``.
+
+``MARGINS`` names a JSON file to be written. It has an entry for each test that has run: its outcome, its message,
+noise, excess and distance of its step, the operator that is furthest from its model, and the margin of each measure of
+the verdict: value over bound, the worst of the test. Only tests run whose ids, or their beginnings, are in
+``MARGINS_OF``, one a line.
+
+Errors are in units of the model's expected error, and independent errors add as squares: an error of e times the
+model's includes one of its own of ``sqrt(e^2 - 1)``. A margin is a ratio of those.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import statistics
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from pytest_amp.account import receive
+from pytest_amp.amp import OBSERVATIONS
+from pytest_amp.failure import AmpFailure
+from pytest_amp.numerics import gradients, manual_casts, rounding, tolerance
+from pytest_amp.numerics.compare import Compared, median_distance
+from pytest_amp.numerics.oracle import verdict
+from pytest_amp.numerics.oracle.local import Agreement, ObservedCall
+from pytest_amp.numerics.oracle.models import ModelName
+from pytest_amp.numerics.oracle.operation import LOW
+from pytest_amp.numerics.prediction import Prediction
+from pytest_amp.numerics.step import Step
+
+TO, OF = "MARGINS", "MARGINS_OF"
+
+#: Margin of a check that is yes or no.
+YES = math.inf
+
+
+def own(error: float) -> float:
+    """Return the error beyond the model's, in units of the model's."""
+    return math.sqrt(max(error * error - 1.0, 0.0))
+
+
+@dataclass
+class Measured:
+    """Measurements of one test: the worst of each measure, and of which tensor or operator."""
+
+    step: dict[str, Any] = field(default_factory=dict)
+    operator: dict[str, Any] = field(default_factory=dict)
+    margins: dict[str, tuple[float, str]] = field(default_factory=dict)
+
+    def note(self, measure: str, margin: float, whose: str) -> None:
+        """Keep a margin if it is the worst."""
+        if not margin <= self.margins.get(measure, (-1.0, ""))[0]:
+            self.margins[measure] = (margin, whose)
+
+
+_now = Measured()
+_found: dict[str, dict[str, Any]] = {}
+
+
+def _of_step(prediction: Prediction, compared: Sequence[Compared], u: float) -> None:
+    """Note the global verdict's measures, as ``check_gradients`` has them."""
+    followed = prediction.predicted is not None
+    for each in compared:
+        kind = "tensor's error" if followed else "tensor's error beside hand casts"
+        _now.note(kind, own(each.excess) / own(each.factor), each.name)
+        _now.note("distance from float32", each.plain / (each.allowed_plain or math.inf), each.name)
+        if followed and not prediction.unmodelled:
+            _now.note("tensor's distance", each.from_model / tolerance.FARTHEST, each.name)
+        if followed and each.elements >= tolerance.ENOUGH and each.noise > u / 8:
+            _now.note("too exact", tolerance.LEAST * each.noise / max(each.error, 1e-30), each.name)
+    large = [each for each in compared if each.elements >= tolerance.ENOUGH] or list(compared)
+    excess, far = [each.excess_over_noise(u) for each in large], [each.from_model for each in large]
+    if large:
+        _now.step = {
+            "noise": statistics.median(each.noise for each in large) / u,
+            "excess": (statistics.median(excess), max(excess)),
+            "distance": (statistics.median(far), max(far)) if followed else None,
+        }
+
+
+def _of_operator(each: ObservedCall, result: Agreement, low: torch.dtype, fault: verdict.Fault | None) -> None:
+    """Note the local verdict's measures; of a result that was repeated with other values, the smaller one."""
+    what = f"{each.operator.removeprefix('aten::')} {each.place.direction.value}"
+    draws = [(result, False)] if result.again is None else [(result, False), (result.again, True)]
+    here: dict[str, float] = {}
+    for draw, again in draws:
+        margins = _of_draw(each, draw, low, again=again)
+        here = {name: min(here.get(name, YES), margin) for name, margin in margins.items()}
+    if result.wanted is not None and result.wanted != result.dtype:
+        here["operator's dtype"] = YES
+    if (fault is None) != all(margin <= 1 for margin in here.values()):
+        here["not what the verdict says"] = YES
+    for name, margin in here.items():
+        _now.note(name, margin, what)
+    worst = max(here.values(), default=0.0)
+    if not worst <= _now.operator.get("margin", -1.0):
+        error, _ = verdict.error_and_bound(each, result, low)
+        _now.operator = {
+            "what": what,
+            "margin": worst,
+            "equal": result.equal / result.elements,
+            "error": error if result.dtype in LOW else None,
+            "float32": None if result.dtype in LOW else error,
+            "hollow": result.hollow,
+        }
+
+
+def _of_draw(each: ObservedCall, result: Agreement, low: torch.dtype, *, again: bool) -> dict[str, float]:
+    error, most = verdict.error_and_bound(each, result, low, again=again)
+    if result.dtype not in LOW:
+        margins = {"float32 operator's error": error / most}
+        if result.hollow and (each.model.name is not ModelName.RUNNING_SUM or low not in each.given):
+            margins["operator is hollow"] = YES
+        return margins if result.dtype in (torch.float32, torch.float64) else {}
+    # A factor of the model is one of its own error.
+    usual = most / verdict.EXCESS
+    margins = {"operator's error": own(error / usual) / own(verdict.EXCESS)}
+    unlike = verdict.unequal(each, result)
+    if unlike is not None:  # both have to exceed: the smaller of two margins
+        larger = own(error) / own(verdict.SHARE_EXCESS)
+        margins["operator rounds twice"] = min(unlike / (1 - verdict.SHARE), larger)
+    return margins
+
+
+#: Modules whose functions are wrapped.
+_gradients: Any = gradients
+_manual_casts: Any = manual_casts
+_verdict: Any = verdict
+
+
+def pytest_configure() -> None:
+    """Wrap the computations of the checks."""
+    compare, fault_of, check_reference = _gradients.compare, _verdict.fault_of, _gradients.check_reference
+
+    def compared(*args: Any, **kwargs: Any) -> list[Compared]:
+        made: list[Compared] = compare(*args, **kwargs)
+        _of_step(args[0], made, kwargs["u"])
+        return made
+
+    def judged(each: ObservedCall, result: Agreement, low: torch.dtype, scale: float) -> verdict.Fault | None:
+        fault: verdict.Fault | None = fault_of(each, result, low, scale)
+        _of_operator(each, result, low, fault)
+        return fault
+
+    def reference(run: Any, amp: Step, found: Sequence[Compared]) -> None:
+        names = _manual_casts._different_bits(run, amp, frozenset(each.name for each in found if not each.equal))
+        _now.note("bits beside hand casts", YES if names else 0.0, f"{len(names)} of {len(found)} tensors")
+        if _manual_casts.median_allowed(run, found) is not None:
+            _now.note("median distance beside hand casts", median_distance(found) / tolerance.MEDIAN_DISTANCE, "")
+        for each in found:
+            _now.note("distance beside hand casts", each.distance / tolerance.WORST_DISTANCE, each.name)
+        try:  # which is checked last, if all else passes
+            _gradients._check_hollow(run, amp)
+        except AmpFailure as failure:
+            receive(failure)
+            _now.note("hollow float32", YES, str(failure))
+        else:
+            _now.note("hollow float32", 0.0, "")
+        check_reference(run, amp, found)
+
+    _gradients.compare, _verdict.fault_of, _gradients.check_reference = compared, judged, reference
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Select the requested tests only."""
+    wanted = tuple(os.environ[OF].splitlines())
+    left = [item for item in items if not item.nodeid.startswith(wanted)]
+    items[:] = [item for item in items if item.nodeid.startswith(wanted)]
+    config.hook.pytest_deselected(items=left)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
+    """Note the measurements of the test, and reset them."""
+    report = yield
+    if report.when == "setup" and report.passed:
+        globals()["_now"] = Measured()
+    if report.when == "call" or not report.passed:
+        _observed(item)
+        said = getattr(report, "wasxfail", "") or ("" if call.excinfo is None else _said(call.excinfo.value))
+        _found[item.nodeid] = {
+            "outcome": "xfailed" if hasattr(report, "wasxfail") else report.outcome,
+            "says": (said.splitlines() or [""])[0],
+            "seconds": report.duration,
+            "step": _now.step,
+            "operator": _now.operator,
+            "margins": _now.margins,
+        }
+    return report
+
+
+def _said(error: BaseException) -> str:
+    """Return the message, with the kind of error unless tests usually raise it: it may have another cause."""
+    own = isinstance(error, (AmpFailure, AssertionError))
+    return str(error).strip() if own else f"{type(error).__name__}: {error}"
+
+
+def _observed(item: pytest.Item) -> None:
+    """Note a test's own observations that have a limit. The checks of a step are noted above."""
+    for each in item.stash.get(OBSERVATIONS, []):
+        name = each.key.split("/", 3)[3]
+        if each.allowed is None or not isinstance(each.value, (int, float)) or _now.step:
+            continue
+        if each.unit == "noise":
+            _now.note("operator's error", own(each.value) / own(each.allowed), name)
+        elif each.unit == "roundings":  # of which an operator may be known to make more than one
+            usual = each.allowed / rounding.MARGIN
+            _now.note("error of long sums", own(each.value / usual) / own(rounding.MARGIN), name)
+        else:
+            _now.note(f"observed {each.unit or each.kind.value}", each.value / (each.allowed or 1e-30), name)
+
+
+def pytest_sessionfinish() -> None:
+    """Write the file."""
+    Path(os.environ[TO]).write_text(json.dumps(_found, indent=1), encoding="utf-8")
