@@ -31,8 +31,6 @@ FAKE_DEVICES = ("fake:cuda", "fake:xpu", "fake:mps", "fake:mtia")
 REPORTS = "json:PATH, md:PATH, html:PATH, or github in a job of GitHub Actions"
 #: Formats of a report; those that are written to a file are the usual endings of such files, too.
 FORMATS = ("json", "md", "html", "github")
-#: Where GitHub Actions says which file is the running job's page.
-JOB_SUMMARY = "GITHUB_STEP_SUMMARY"
 COMMAND_LINE, ADDOPTS, OVERRIDE = "command line", "addopts", "-o on the command line"
 
 
@@ -174,7 +172,7 @@ def _report(value: str, context: Context) -> tuple[Report, ...]:
         if name == "github":
             from pytest_amp.refusals import job_summary
 
-            reports.append(Report(name, job_summary(part)))
+            reports.append(Report(name, job_summary(part, REPORTS)))
             continue
         if not path:
             raise _Bad(f"{part!r} names no file; valid: {REPORTS}")

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_amp.config import JOB_SUMMARY, REPORTS
-
 if TYPE_CHECKING:
     from pytest_amp.config import AmpConfig
+
+#: Variable of GitHub Actions with the path of the running job's page.
+JOB_SUMMARY = "GITHUB_STEP_SUMMARY"
 
 
 def refuse_unknown(names: Iterable[str], known: Sequence[str], config: pytest.Config) -> None:
@@ -45,14 +46,17 @@ def _is_a_key(name: str, config: pytest.Config) -> bool:
     return True
 
 
-def job_summary(part: str) -> Path:
-    """Return the page of the running job of GitHub Actions, to which steps append. Raises ValueError without one."""
+def job_summary(part: str, reports: str) -> Path:
+    """Return the page of the running job of GitHub Actions, to which steps append.
+
+    Raises ValueError without one; ``reports`` are the valid values.
+    """
     if part != "github":
-        raise ValueError(f"{part!r}: github takes no file; valid: {REPORTS}")
+        raise ValueError(f"{part!r}: github takes no file; valid: {reports}")
     path = Path(os.environ.get(JOB_SUMMARY, ""))
     if not path.is_file():
         raise ValueError(
-            f"github is the page of a job of GitHub Actions, and {JOB_SUMMARY} names no file; valid: {REPORTS}"
+            f"github is the page of a job of GitHub Actions, and {JOB_SUMMARY} names no file; valid: {reports}"
         )
     return path
 
