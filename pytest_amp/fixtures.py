@@ -72,9 +72,7 @@ def amp_precision(_amp_target: Target) -> Precision:
 
     The marker's ``dtypes`` may add ``fp32`` and, on CUDA, ``tf32``.
     """
-    from pytest_amp.run.parametrization import bound
-
-    return bound(_amp_target)
+    return _amp_target.bound_precision()
 
 
 @pytest.fixture(scope="session")

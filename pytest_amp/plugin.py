@@ -313,7 +313,9 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> Generator[
     if workers.is_worker(session.config):
         session.config.workeroutput["amp"] = amp_session.to_controller()  # type: ignore[attr-defined]
     elif amp_session.concerned or amp_session.finished_nodes or amp_session.asked.explicit:
-        session.exitstatus = amp_session.status = amp_session.finish(int(exitstatus))
+        from pytest_amp.run.verdict import finish
+
+        session.exitstatus = amp_session.status = finish(amp_session, int(exitstatus))
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from pytest_amp.amp.base import NOTES, OBSERVATIONS
 from pytest_amp.amp.whole import WholeCheck
 
-__all__ = ["NOTES", "OBSERVATIONS", "Amp"]
+__all__ = ["Amp"]
 
 
 class Amp(WholeCheck):

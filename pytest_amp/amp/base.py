@@ -12,6 +12,7 @@ import pytest
 
 from pytest_amp.account import use
 from pytest_amp.config import MAY_BE_MISSING
+from pytest_amp.data_files.releases import installed_torch
 from pytest_amp.devices import DeviceKind
 from pytest_amp.failure import AmpFailure, Misuse, is_misuse
 from pytest_amp.families import PROJECT
@@ -33,9 +34,8 @@ from pytest_amp.record import (
     moved,
 )
 from pytest_amp.record.cause import likely_cause
-from pytest_amp.run.parametrization import bound
-from pytest_amp.run.selection import INFO, MARKER, own_parameters
-from pytest_amp.run.session import AmpSession, installed_torch
+from pytest_amp.run.identity import INFO, MARKER, NOTES, OBSERVATIONS, own_parameters
+from pytest_amp.run.session import AmpSession
 from pytest_amp.run.state_guard import autocast_on
 from pytest_amp.run.targets import Target
 
@@ -49,9 +49,6 @@ if TYPE_CHECKING:
     from pytest_amp.precision import Precision
 
 __tracebackhide__ = is_misuse
-
-OBSERVATIONS = pytest.StashKey[list[Observation]]()
-NOTES = pytest.StashKey[list[str]]()
 
 _KINDS = {kind.value: kind for kind in Kind}
 
@@ -85,7 +82,7 @@ class Bound:
         self._session = session
         self.target = target
         self.device: Device = target.device
-        self.precision: Precision = bound(target)
+        self.precision: Precision = target.bound_precision()
         self.config: AmpConfig = session.asked
         self.marker: AmpMarker = item.stash[MARKER]
         item.stash[OBSERVATIONS] = []  # set anew: a plugin may run the test again

@@ -8,7 +8,7 @@ from pytest_amp.amp.base import Bound
 from pytest_amp.devices import DeviceKind
 from pytest_amp.failure import is_misuse
 from pytest_amp.record import judged, make_key
-from pytest_amp.run.selection import INFO
+from pytest_amp.run.identity import INFO
 
 if TYPE_CHECKING:
     from pytest_amp.cases import Case

@@ -8,12 +8,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pytest_amp.data_files.releases import installed_torch
 from pytest_amp.record import FIXED, Observation
 from pytest_amp.report import newer
 from pytest_amp.report.commands import bisect_command
 from pytest_amp.report.places import without_places
 from pytest_amp.report.reasons import change_between
-from pytest_amp.run.session import installed_torch
 
 if TYPE_CHECKING:
     from pytest_amp.run.session import AmpSession

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_amp.data_files.releases import installed_torch
 from pytest_amp.record import Better, Observation, Verdict, judged
 from pytest_amp.report.causes import Standing, causes, remark
 from pytest_amp.report.cells import short, valued
 from pytest_amp.report.difference import of_one_seed, of_other_revision
 from pytest_amp.report.reasons import reasons
-from pytest_amp.run.session import installed_torch
 from pytest_amp.run.tally import most_common
 from pytest_amp.text.quoted import printable
 

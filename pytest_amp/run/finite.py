@@ -6,9 +6,9 @@ import math
 
 import pytest
 
-from pytest_amp.amp import OBSERVATIONS
 from pytest_amp.failure import AmpFailure
 from pytest_amp.record import Kind, Observation
+from pytest_amp.run.identity import OBSERVATIONS
 
 #: Kinds whose value is one number. A state, a count or a series may be infinite.
 _NUMBERS = frozenset({Kind.ERROR, Kind.RATIO, Kind.SECONDS, Kind.BYTES, Kind.MEASURE})

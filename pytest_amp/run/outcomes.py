@@ -8,12 +8,12 @@ import shlex
 
 import pytest
 
-from pytest_amp.amp import NOTES, OBSERVATIONS
+from pytest_amp.data_files.releases import installed_torch
 from pytest_amp.failure import AmpFailure
-from pytest_amp.known.accepted import key_of_test, matching
+from pytest_amp.known.accepted import matching
 from pytest_amp.record import FIXED, Observation
-from pytest_amp.run.selection import INFO, own_parameters, target_of
-from pytest_amp.run.session import KEY, installed_torch
+from pytest_amp.run.identity import INFO, NOTES, OBSERVATIONS, key_of, target_of
+from pytest_amp.run.session import KEY
 
 
 def complete_failure(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
@@ -81,16 +81,15 @@ _CLASS = re.compile(r"^pytest_amp\.[\w.]+: (?=AmpFailure: )")
 
 def attach(item: pytest.Item, report: pytest.TestReport) -> None:
     """Attach the test's identity, and at its end its observations, to the report for the controller."""
-    info = item.stash.get(INFO, None)
-    if info is None:
+    info, target = item.stash.get(INFO, None), target_of(item)
+    if info is None or target is None:
         return
     observed = item.stash.get(OBSERVATIONS, []) if report.when == "teardown" else []
     notes = item.stash.get(NOTES, []) if report.when == "teardown" else []
     session = item.config.stash[KEY]
-    target = target_of(item)
     report.amp = {  # type: ignore[attr-defined]  # pytest keeps attributes that a plugin adds
         "test": vars(info),
-        "key": key_of_test(info, own_parameters(item, target) if target is not None else ""),
+        "key": key_of(item, info, target),
         "selected": session.selected[info.target, info.family],
         "observations": [observation.to_json() for observation in observed],
         "notes": notes,
@@ -118,7 +117,7 @@ def live_with(item: pytest.Item, report: pytest.TestReport) -> None:
     if not known or target is None or INFO not in item.stash or report.when != "call" or report.skipped:
         return
     keys = [observation.key for observation in item.stash.get(OBSERVATIONS, [])]
-    found = matching(known, [key_of_test(item.stash[INFO], own_parameters(item, target)), *keys])
+    found = matching(known, [key_of(item, item.stash[INFO], target), *keys])
     if not found:
         return
     report.amp["known"] = [each.key for each in found]

@@ -6,9 +6,7 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -20,13 +18,10 @@ from pytest_amp.families import PROJECT, Family, family_of
 from pytest_amp.fixtures import NAMES
 from pytest_amp.markers import AmpMarker
 from pytest_amp.precision import FP32, TF32, Precision
-from pytest_amp.precision.float32 import float32_precision
 from pytest_amp.run import workers
+from pytest_amp.run.identity import TARGET
 from pytest_amp.run.session import AmpSession
 from pytest_amp.run.targets import Target
-
-#: Parameter that holds a test's target.
-TARGET = "_amp_target"
 
 _KINDS = {DeviceKind.CPU: "a CPU", DeviceKind.ACCELERATOR: "an accelerator", DeviceKind.FAKE: "a fake device"}
 
@@ -96,17 +91,6 @@ def _wide(session: AmpSession, target: Target, precision: Precision) -> Target:
     return known.setdefault(
         (target.device.key, precision.name), Target(target.device, precision, target.missing, session.config)
     )
-
-
-def bound(target: Target) -> Precision:
-    """Return the target's precision, with the context in which its device computes in it."""
-    return replace(target.precision, enter=partial(_enter, target.device, target.precision))
-
-
-def _enter(device: Device, precision: Precision) -> AbstractContextManager[None]:
-    if precision.is_low:
-        return device.autocast(precision.dtype)
-    return float32_precision("tf32" if precision == TF32 else "ieee")
 
 
 def parametrize(metafunc: pytest.Metafunc, session: AmpSession) -> None:

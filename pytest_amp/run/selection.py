@@ -10,16 +10,11 @@ import pytest
 from pytest_amp.data_files.releases import release_of
 from pytest_amp.families import family_of, family_of_package
 from pytest_amp.known import torch_faults as faults
-from pytest_amp.known.accepted import key_of_test
 from pytest_amp.markers import AmpMarker
-from pytest_amp.run.parametrization import TARGET, Place
+from pytest_amp.run.identity import INFO, MARKER, TestInfo, info_of, key_of, target_of
+from pytest_amp.run.parametrization import Place
 from pytest_amp.run.session import AmpSession
-from pytest_amp.run.tally import TestInfo
 from pytest_amp.run.targets import Target
-
-#: Identity and marker of an amp test, in its stash.
-INFO = pytest.StashKey[TestInfo]()
-MARKER = pytest.StashKey[AmpMarker]()
 
 
 def keep_together(items: list[pytest.Item]) -> None:
@@ -65,13 +60,6 @@ def _folders(items: Iterable[pytest.Item]) -> dict[str, Path]:
     return {family.name: folder for family, folder in found if folder is not None}
 
 
-def target_of(item: pytest.Item) -> Target | None:
-    """Return the target of a parametrized amp test; None for any other."""
-    callspec = getattr(item, "callspec", None)
-    target = callspec.params.get(TARGET) if callspec is not None else None
-    return target if isinstance(target, Target) else None
-
-
 def _noted(item: pytest.Item, session: AmpSession) -> str | None:
     target = target_of(item)
     if target is None:
@@ -115,8 +103,7 @@ def _is_mended(item: pytest.Item, info: TestInfo, target: Target, session: AmpSe
         return False
     if not known:
         return False
-    key = key_of_test(info, own_parameters(item, target))
-    return faults.apply(item, key, known, release_of(torch.__version__))
+    return faults.apply(item, key_of(item, info, target), known, release_of(torch.__version__))
 
 
 def _other_tier(item: pytest.Item, session: AmpSession) -> str | None:
@@ -127,36 +114,6 @@ def _other_tier(item: pytest.Item, session: AmpSession) -> str | None:
     if tier == "long" and not long and INFO in item.stash:
         return "ordinary tier (--amp-tier=ordinary)"
     return None
-
-
-def info_of(item: pytest.Item, target: Target) -> TestInfo:
-    """Return the identity of an amp test; names have no parameters, and in a family no folder above its package."""
-    family, folder = family_of_package(getattr(getattr(item, "module", None), "__package__", None))
-    file, _, rest = item.nodeid.partition("::")  # split here, since a folder's name may contain a bracket
-    if folder is not None and item.path.is_relative_to(folder):
-        file = item.path.relative_to(folder).as_posix()
-    name = f"{file.removesuffix('.py')}::{rest.partition('[')[0]}"
-    return TestInfo(target.id, family.name, name, target.missing is not None)
-
-
-def own_parameters(item: pytest.Item, target: Target) -> str:
-    """Return the parameters of a test without device, dtype and repetition: ``3`` of ``test_it[cpu-bf16-3]``."""
-    given = item.name.partition("[")[2].removesuffix("]")
-    for part in filter(None, (_repetition(item), target.id)):
-        before, _, after = f"-{given}-".partition(f"-{part}-")
-        given = "-".join(rest for rest in (before.strip("-"), after.strip("-")) if rest)
-    return given
-
-
-def _repetition(item: pytest.Item) -> str | None:
-    """Return pytest-repeat's part of the parameters, such as ``2-5``; each repetition is the same test."""
-    given = getattr(item, "callspec", None)
-    step = given.params.get("__pytest_repeat_step_number") if given is not None else None
-    if step is None:
-        return None
-    marker = item.get_closest_marker("repeat")
-    count = marker.args[0] if marker is not None and marker.args else item.config.getoption("count", 1)
-    return f"{step + 1}-{count}"
 
 
 def count_made(made: object, session: AmpSession) -> None:

@@ -7,7 +7,6 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import cached_property
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -283,12 +282,6 @@ class AmpSession:
         self.provenance.update(data["provenance"])
         self.speed_reason = data["speed_reason"] or self.speed_reason
 
-    def finish(self, exitstatus: int) -> int:
-        """Judge the whole run, write the requested files, and return the exit status."""
-        from pytest_amp.run.verdict import finish
-
-        return finish(self, exitstatus)
-
     @property
     def concerned(self) -> bool:
         """Return whether there is anything to judge or report: an amp test, a file, or a worker that ended badly."""
@@ -304,14 +297,6 @@ def _compiler(shown: str) -> str | None:
     """Return the compiler named by ``torch.__config__.show()``, such as ``GCC 13.3``."""
     found = re.search(r"^\s*- ((?:GCC|clang|MSVC|Apple)\b.*)$", shown, re.MULTILINE | re.IGNORECASE)
     return found[1].strip() if found else None
-
-
-def installed_torch() -> str:
-    """Return the installed version of torch, without importing it; a build that was never installed has none."""
-    try:
-        return metadata.version("torch")
-    except metadata.PackageNotFoundError:
-        return "not installed"
 
 
 KEY = pytest.StashKey[AmpSession]()

@@ -8,7 +8,7 @@ import pytest
 
 from pytest_amp.account import Made, receive
 from pytest_amp.failure import AmpFailure
-from pytest_amp.run.selection import INFO
+from pytest_amp.run.identity import INFO
 from pytest_amp.run.session import KEY, AmpSession
 
 

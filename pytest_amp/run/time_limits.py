@@ -24,9 +24,8 @@ from types import FrameType
 import pytest
 
 from pytest_amp.failure import AmpFailure
-from pytest_amp.known.accepted import key_of_test
 from pytest_amp.run import workers
-from pytest_amp.run.selection import INFO, own_parameters, target_of
+from pytest_amp.run.identity import INFO, key_of, target_of
 from pytest_amp.run.session import AmpSession
 
 #: Seconds that interrupted code has to return, and between two checks of the thread, at most.
@@ -152,6 +151,7 @@ class Watchdog:
     def _write(self, item: pytest.Item | None, told: str) -> None:
         """Write the record and the summary in place of the main thread."""
         from pytest_amp.report.terminal import summarize
+        from pytest_amp.run.verdict import finish
 
         session = self._session
         session.problem(told)
@@ -161,8 +161,8 @@ class Watchdog:
             session.tally.outcomes.setdefault((info.target, info.family), Counter())["error"] += 1
             session.tally.failures.append((item.nodeid, told))
             session.tally.texts.setdefault(item.nodeid, (info.target, info.family, told))
-            session.tally.failed.setdefault(key_of_test(info, own_parameters(item, target)), told)
-        session.finish(1)
+            session.tally.failed.setdefault(key_of(item, info, target), told)
+        finish(session, 1)
         summarize(session, self)  # type: ignore[arg-type]  # the only methods of a terminal that it uses
 
     def section(self, title: str, sep: str = "=") -> None:

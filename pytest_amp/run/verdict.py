@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import pytest_amp
+from pytest_amp.data_files.releases import installed_torch
 from pytest_amp.hookspecs import raised_in
 from pytest_amp.record import (
     Failure,
@@ -29,7 +30,6 @@ from pytest_amp.record import (
     write_whole,
 )
 from pytest_amp.report.markdown import append_to_job_summary, page
-from pytest_amp.run.session import installed_torch
 
 if TYPE_CHECKING:
     from pytest_amp.run.session import AmpSession
