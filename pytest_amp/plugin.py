@@ -61,7 +61,7 @@ def pytest_cmdline_main(config: pytest.Config) -> Generator[None, int | None, in
     status = yield
     session = config.stash.get(KEY, None)
     runs = not (config.option.help or config.option.version or workers.is_worker(config))
-    if status == 0 and runs and (session is None or session.status or session.asked.explicit):
+    if status == 0 and runs and (session is None or session.status or session.options.explicit):
         from pytest_amp.run.removed import expect_judged
 
         status = expect_judged(config, session)
@@ -95,7 +95,7 @@ def pytest_configure(config: pytest.Config) -> None:
         from pytest_amp.run.controller import check_before_start
 
         check_before_start(session)
-        if session.asked.record is not None or session.asked.report:
+        if session.options.record is not None or session.options.report:
             from pytest_amp.run.termination import end_as_interrupted
 
             config.add_cleanup(end_as_interrupted(session))
@@ -258,7 +258,7 @@ def pytest_runtest_makereport(
     session = item.config.stash[KEY]
     if not session.active:
         report = yield
-        if session.asked.explicit and "amp" in getattr(item, "fixturenames", ()):
+        if session.options.explicit and "amp" in getattr(item, "fixturenames", ()):
             from pytest_amp.run.called import expect_no_mock
 
             expect_no_mock(item, report)
@@ -290,7 +290,7 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, objec
 
         note_removed(session, amp_session)
         amp_session.account = Account()
-    if not (amp_session.active or amp_session.asked.timeout[1]):
+    if not (amp_session.active or amp_session.options.timeout[1]):
         return (yield)
     from pytest_amp.run.time_limits import watched
 
@@ -312,7 +312,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> Generator[
         close(amp_session)
     if workers.is_worker(session.config):
         session.config.workeroutput["amp"] = amp_session.to_controller()  # type: ignore[attr-defined]
-    elif amp_session.concerned or amp_session.finished_nodes or amp_session.asked.explicit:
+    elif amp_session.concerned or amp_session.finished_nodes or amp_session.options.explicit:
         from pytest_amp.run.verdict import finish
 
         session.exitstatus = amp_session.status = finish(amp_session, int(exitstatus))
@@ -333,11 +333,12 @@ def pytest_report_teststatus(
 def pytest_report_header(config: pytest.Config) -> list[str]:
     """Return the values of the options, with their sources."""
     session = config.stash.get(KEY, None)
-    if session is None or not session.asked.explicit:
+    if session is None or not session.options.explicit:
         return []
+    from pytest_amp.data_files.releases import installed_torch
     from pytest_amp.report.terminal import header
 
-    return header(session)
+    return header(session.options, installed_torch())
 
 
 def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
@@ -345,9 +346,9 @@ def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
     session = config.stash[KEY]
     if not session.active or workers.is_controller(config):
         return []
-    from pytest_amp.report.terminal import found
+    from pytest_amp.report.terminal import devices
 
-    return found(session)
+    return devices(session.targets, session.speed_reason)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
@@ -358,8 +359,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
             sys.stderr.write(f"ERROR: {message}\n")
     if session.concerned and not session.usage_errors:
         from pytest_amp.report.terminal import summarize
+        from pytest_amp.run.freeze import freeze
 
-        summarize(session, terminalreporter)
+        summarize(freeze(session), terminalreporter)
 
 
 @pytest.hookimpl(optionalhook=True)

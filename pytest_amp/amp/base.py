@@ -20,16 +20,16 @@ from pytest_amp.markers import AmpMarker
 from pytest_amp.precision import LOW
 from pytest_amp.record import (
     DRAWS,
+    FAILING,
+    Baseline,
     Better,
     Kind,
     Observation,
     Observe,
-    Record,
     Value,
     Verdict,
     check_value,
     check_written,
-    compare,
     make_key,
     moved,
 )
@@ -83,7 +83,7 @@ class Bound:
         self.target = target
         self.device: Device = target.device
         self.precision: Precision = target.bound_precision()
-        self.config: AmpConfig = session.asked
+        self.config: AmpConfig = session.options
         self.marker: AmpMarker = item.stash[MARKER]
         item.stash[OBSERVATIONS] = []  # set anew: a plugin may run the test again
         item.stash[NOTES] = []
@@ -205,27 +205,31 @@ class Bound:
             raise Misuse(str(error)) from None
         return self._kept(made)
 
-    def _kept(self, made: Observation) -> Observation:
+    def _kept(self, observation: Observation) -> Observation:
         """Add an observation to the test and compare it with the baseline. Raises AmpFailure where they disagree."""
-        baseline, before = self._session.baseline, self._session.before(made.key)
+        baseline = self._session.baseline
         if baseline is not None:
-            made = compare(made, before, fair=self._session.unfair(self.device.key) is None)
-        self._item.stash[OBSERVATIONS].append(made)
-        self._item.user_properties.append((f"amp {made.key}", f"{made.value} ({made.verdict.value})"))
-        failed = made.verdict in (Verdict.CHANGED, Verdict.REGRESSED)
-        if failed and baseline is not None and before is not None and not self.config.accept:
-            self._differs(made, before, baseline)
-        return made
+            observation = baseline.compare(observation)
+        self._item.stash[OBSERVATIONS].append(observation)
+        verdict = observation.verdict
+        self._item.user_properties.append((f"amp {observation.key}", f"{observation.value} ({verdict.value})"))
+        if baseline is not None and verdict in FAILING and not self.config.accept:
+            self._differs(observation, baseline)
+        return observation
 
-    def _differs(self, made: Observation, before: Observation, baseline: Record) -> NoReturn:
+    def _differs(self, made: Observation, baseline: Baseline) -> NoReturn:
         """Raise AmpFailure for an observation that differs from the baseline."""
+        import torch
+
+        before = baseline.before(made.key)
+        assert before is not None
         worse = made.verdict is Verdict.REGRESSED
         unit, how = f" {made.unit}" if made.unit and _is_number(made.value) else "", moved(made, before)
         raise AmpFailure(
             f"{made.name} on {self.target.id} is {'worse than' if worse else 'no longer'} what the baseline has",
             label_before="baseline",
-            before=f"{made.baseline}{unit} on torch {baseline.provenance.get('torch', 'unknown')}",
-            now=f"{made.value}{unit}{f' ({how})' if how else ''} on {self._session.torch_version()}, "
+            before=f"{made.baseline}{unit} on torch {baseline.torch}",
+            now=f"{made.value}{unit}{f' ({how})' if how else ''} on torch {torch.__version__}, "
             f"{self.device.describe()}",
             likely=self._likely(made, baseline),
             accept="the same command with --amp-accept",
@@ -235,8 +239,8 @@ class Bound:
         """Add a line to the notes of the run, which its summary and its reports show; a note fails nothing."""
         self._item.stash[NOTES].append(f"{self.target.id}: {text}")
 
-    def _likely(self, made: Observation, baseline: Record) -> str:
-        revised = self._session.revised.get(made.family)
+    def _likely(self, made: Observation, baseline: Baseline) -> str:
+        revised = baseline.revised.get(made.family)
         if revised is not None:
             return (
                 f"the tests of {made.family} changed since the baseline was recorded (revision {revised[0]} -> "
@@ -244,12 +248,12 @@ class Bound:
             )
         from pytest_amp.report.reasons import reasons
 
-        known = reasons([made], baseline.provenance.get("torch"), installed_torch()).get(made.key)
+        known = reasons([made], baseline.record.provenance.get("torch"), installed_torch()).get(made.key)
         if known is not None:
             return known
         if made.kind is Kind.MEASURE:
             return "what the test measures, torch, or what else this machine does"
-        return likely_cause(baseline.provenance, self._session.provenance, self.device.key)
+        return likely_cause(baseline.record.provenance, self._session.provenance, self.device.key)
 
     def missing(self, what: str, reason: str) -> NoReturn:
         """Say that this test cannot look, since ``what`` is missing: ``sweep`` (torch's own tests), ``compiler``.

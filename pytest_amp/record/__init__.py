@@ -3,7 +3,8 @@
 Pure Python: neither torch nor pytest is needed to read or compare.
 """
 
-from pytest_amp.record.compare import ERROR_RATIO, compare, judged, moved, revisions, unfair
+from pytest_amp.record.baseline import Baseline
+from pytest_amp.record.compare import ERROR_RATIO, compare, judged, moved, shifted, unfair
 from pytest_amp.record.difference import (
     FAILING,
     FAILS,
@@ -14,6 +15,7 @@ from pytest_amp.record.difference import (
     difference,
     families,
     flattened,
+    from_baseline,
 )
 from pytest_amp.record.errors import DRAWS
 from pytest_amp.record.file import (
@@ -56,6 +58,7 @@ __all__ = [
     "FIXED",
     "ORDER",
     "SCHEMA",
+    "Baseline",
     "Better",
     "Difference",
     "Failure",
@@ -79,13 +82,14 @@ __all__ = [
     "families",
     "finite",
     "flattened",
+    "from_baseline",
     "from_data",
     "judged",
     "make_key",
     "moved",
     "parsed",
     "read_record",
-    "revisions",
+    "shifted",
     "trend",
     "unfair",
     "unwritable",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass
 
 from pytest_amp.record import FAILING, ORDER, Kind, Observation, Value, Verdict
@@ -39,6 +39,14 @@ def legend(observations: Iterable[Observation]) -> list[str]:
 
 #: Maximum number of commands shown for unexplained differences.
 COMMANDS = 5
+#: Maximum number of rows of one kind: in a terminal's summary, in the text of a difference (of one family) and of a
+#: history, and on a page.
+SUMMARY_ROWS, DIFFERENCE_ROWS, HISTORY_ROWS, PAGE_ROWS = 20, 25, 50, 100
+
+
+def and_more(rows: Sized, most: int, noun: str = "") -> list[str]:
+    """Return the line ``and 3 more`` for the rows beyond ``most``; empty without any."""
+    return [f"and {len(rows) - most} more {noun}".rstrip()] if len(rows) > most else []
 
 
 def told_commands(those: Iterable[Observation], commands: Mapping[str, str]) -> list[str]:

@@ -14,7 +14,7 @@ from packaging.version import InvalidVersion, Version
 from pytest_amp.data_files import toml
 from pytest_amp.data_files.releases import Release, release_of
 from pytest_amp.known.accepted import key_pattern
-from pytest_amp.record import FAILS, FIXED, Observation, Verdict
+from pytest_amp.record import FAILS, FIXED, Difference, Observation, Verdict
 from pytest_amp.rules.spec import Rule, Spec, load_spec
 
 #: Families whose names are those of operators, or begin with one.
@@ -98,8 +98,13 @@ def reasons(observations: Iterable[Observation], old: object, new: object) -> di
     return found
 
 
+def reasons_of(difference: Difference, torch: str) -> dict[str, str]:
+    """Return the known reasons of a run's difference from its baseline, by key; ``torch`` is the installed version."""
+    return reasons(difference.observations, difference.old.provenance.get("torch"), torch)
+
+
 def _fixed(observation: Observation) -> str | None:
-    """Return that the fault of an expected failure is fixed, in the words of pytest_amp.run.outcomes."""
+    """Return that the fault of an expected failure is fixed, in the words of the test's report."""
     value = observation.value
     if observation.verdict is not Verdict.FIXED or not isinstance(value, str):
         return None

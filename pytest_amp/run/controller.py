@@ -12,6 +12,8 @@ from pytest_amp.run.session import KEY, AmpSession
 
 #: Exit status of a process that was killed (by signal 9).
 KILLED = -9
+#: Number of ``-v`` from which every failure is shown in full.
+WHOLE = 2
 
 
 def check_before_start(session: AmpSession) -> None:
@@ -21,7 +23,7 @@ def check_before_start(session: AmpSession) -> None:
     """
     if not workers.is_controller(session.config):
         return
-    asked = session.asked
+    asked = session.options
     count = workers.worker_count(session.config)
     indexed = next((name for name in asked.named_devices if ":" in name and not name.startswith("fake:")), None)
     if indexed is not None and count > 1:
@@ -41,7 +43,7 @@ def check_before_start(session: AmpSession) -> None:
 
 
 def _probe_named(session: AmpSession) -> None:
-    asked = session.asked
+    asked = session.options
     names = [name for name in asked.named_devices if name != "cpu" and not name.startswith("fake:")]
     if not names or "device" in asked.allow_missing:
         return
@@ -104,7 +106,7 @@ def check_exits(session: AmpSession) -> None:
 def pytest_xdist_setupnodes(config: pytest.Config, specs: Sequence[Any]) -> None:
     """Give each worker its own GPU, before it imports torch."""
     session = config.stash[KEY]
-    if workers.asks_for_cuda(session.asked.device):
+    if workers.asks_for_cuda(session.options.device):
         pin_workers(specs)
 
 
@@ -136,28 +138,32 @@ class Recorder:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Count a report, in the process that prints."""
-        data = self._session.seen_in(report)
-        if data is not None and not workers.is_worker(self._session.config):
-            self._session.take_notes(data.get("notes"))
-            if report.passed and "failed" in data:
-                told = f"a check failed, and the report says that it passed: {data['failed']}"
-                self._session.problem(f"{report.nodeid}: {told}")
-            self._session.provenance.update(data.get("provenance", {}))  # type: ignore[call-overload]  # from a report
-            for observation in self._session.tally.add(report, data):
-                self._session.tell(observation)
-            terminal = self._session.config.pluginmanager.get_plugin("terminalreporter")
-            self._session.progress.say(self._session.tally, terminal)
-            from pytest_amp.text.colour import colour_failure
+        session, data = self._session, self._session.data_of(report)
+        if data is None or workers.is_worker(session.config):
+            return
+        session.add_notes(data.get("notes"))
+        if report.passed and "failed" in data:
+            session.problem(f"{report.nodeid}: a check failed, and the report says that it passed: {data['failed']}")
+        session.provenance.update(data.get("provenance", {}))  # type: ignore[call-overload]  # from a report
+        for observation in session.tally.add(report, data):
+            session.publish(observation)
+        terminal = session.config.pluginmanager.get_plugin("terminalreporter")
+        session.progress.say(session.tally.selected, session.tally.outcomes, terminal)
+        from pytest_amp.text.colour import colour_failure
 
-            colour_failure(report)
+        colour_failure(report)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> Generator[None]:
         """Show failures of one cause once, before pytest shows them."""
-        if self._session.concerned:
-            from pytest_amp.report.once import shorten
+        if self._session.tally.failures and self._session.config.get_verbosity() < WHOLE:
+            from pytest_amp.report.once import shortened
+            from pytest_amp.run.freeze import freeze
 
-            shorten(self._session, terminalreporter)
+            texts = shortened(freeze(self._session))
+            for report in terminalreporter.stats.get("failed", ()):
+                if report.when == "call" and report.nodeid in texts:
+                    report.longrepr = texts[report.nodeid]
         yield
 
     @pytest.hookimpl(trylast=True)

@@ -24,11 +24,12 @@ def complete_failure(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
 
         newer = newer_than_known(installed_torch())
         if newer is not None:
-            from pytest_amp.report.causes import known_reason
+            from pytest_amp.report.causes import earlier_torch, known_reason
 
             session, error = item.config.stash[KEY], call.excinfo.value
             observed: list[Observation] = item.stash.get(OBSERVATIONS, [])
-            reason = known_reason(str(error), observed, session)
+            earlier = earlier_torch(None if session.baseline is None else session.baseline.record)
+            reason = known_reason(str(error), observed, earlier, installed_torch())
             if reason is not None:
                 error.likely_is(reason)
             error.likely_with(newer)
@@ -49,7 +50,7 @@ RELEVANT = (
 
 def rerun_command(item: pytest.Item) -> str:
     """Return the command that reruns just this test on its device and dtype, from the folder of this run."""
-    asked = item.config.stash[KEY].asked
+    asked = item.config.stash[KEY].options
     # Not the node id, to which pytest-xdist may add a group.
     names = [node.name for node in item.listchain() if isinstance(node, (pytest.Class, pytest.Item))]
     *options, place = _place(item)
@@ -94,9 +95,9 @@ def attach(item: pytest.Item, report: pytest.TestReport) -> None:
         "observations": [observation.to_json() for observation in observed],
         "notes": notes,
     }
-    if not session.told:
+    if not session.provenance_sent:
         # With the first report: a worker that is ended later has no other opportunity.
-        session.told = True
+        session.provenance_sent = True
         report.amp["provenance"] = session.provenance
     crash = getattr(report.longrepr, "reprcrash", None)
     if crash is not None:  # pytest puts the class before a message that begins with it
@@ -113,7 +114,7 @@ def is_fixed(report: pytest.TestReport | pytest.CollectReport) -> bool:
 
 def live_with(item: pytest.Item, report: pytest.TestReport) -> None:
     """Turn a failure that --amp-known covers into an expected one, and note that it ran."""
-    known, target = item.config.stash[KEY].asked.known, target_of(item)
+    known, target = item.config.stash[KEY].options.known, target_of(item)
     if not known or target is None or INFO not in item.stash or report.when != "call" or report.skipped:
         return
     keys = [observation.key for observation in item.stash.get(OBSERVATIONS, [])]

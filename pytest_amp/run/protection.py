@@ -38,7 +38,7 @@ def protect(item: pytest.Item) -> Callable[[], None]:
     if isinstance(device, FakeDevice):
         scope.enter_context(device.refusing())
     torch.set_num_threads(1)
-    seed_torch(session.asked.seed)
+    seed_torch(session.options.seed)
 
     def after() -> None:
         scope.close()

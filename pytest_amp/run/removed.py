@@ -68,7 +68,7 @@ def expect_judged(config: pytest.Config, session: AmpSession | None) -> int:
     """Return the status of a run that ended with 0: 1 if it was never judged, or its own status if that differs."""
     if any(getattr(config.option, name, False) for name in (*RUNS_NOTHING, "markers")):
         return 0
-    if session is not None and (session.status or not session.asked.explicit):
+    if session is not None and (session.status or not session.options.explicit):
         return session.status or 0
     asked = session is not None or any(getattr(config.option, option.ini, None) is not None for option in OPTIONS)
     if asked and (session is None or session.status is None):

@@ -13,6 +13,7 @@ from pytest_amp.known import torch_faults as faults
 from pytest_amp.markers import AmpMarker
 from pytest_amp.run.identity import INFO, MARKER, TestInfo, info_of, key_of, target_of
 from pytest_amp.run.parametrization import Place
+from pytest_amp.run.provenance import note_devices, note_families
 from pytest_amp.run.session import AmpSession
 from pytest_amp.run.targets import Target
 
@@ -35,7 +36,7 @@ def keep_together(items: list[pytest.Item]) -> None:
 
 def select(items: list[pytest.Item], session: AmpSession) -> None:
     """Note the identity of each amp test, and deselect tests that do not exist on their target or in this tier."""
-    if session.asked.speed == "gate":
+    if session.options.speed == "gate":
         _ = session.speed  # a mode that is named explicitly is checked, even without a test of speed
     kept, dropped = [], []
     for item in items:
@@ -45,8 +46,8 @@ def select(items: list[pytest.Item], session: AmpSession) -> None:
         else:
             dropped.append(item)
             session.deselected[reason] += 1
-    session.note_provenance()
-    session.note_families(_folders(kept))
+    note_devices(session)
+    note_families(session, _folders(kept))
     if dropped:
         items[:] = kept
         session.dropped += dropped
@@ -107,7 +108,7 @@ def _is_mended(item: pytest.Item, info: TestInfo, target: Target, session: AmpSe
 
 
 def _other_tier(item: pytest.Item, session: AmpSession) -> str | None:
-    tier = session.asked.tier
+    tier = session.options.tier
     long = item.get_closest_marker("amp_long") is not None
     if tier == "ordinary" and long:
         return "long tier (--amp-tier=long)"
@@ -121,7 +122,7 @@ def count_made(made: object, session: AmpSession) -> None:
     for item in made if isinstance(made, list) else [made]:
         if isinstance(item, pytest.Item) and (target := target_of(item)) is not None:
             info = info_of(item, target)
-            session.made[info.target, info.family, info.test] += 1
+            session.created[info.target, info.family, info.test] += 1
 
 
 def count_selected(items: Iterable[pytest.Item], session: AmpSession) -> None:

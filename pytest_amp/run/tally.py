@@ -12,26 +12,23 @@ from pytest_amp.known.accepted import Known
 from pytest_amp.precision import LOW
 from pytest_amp.record import EXACT, FAILING, FIXED, Observation, canonical
 from pytest_amp.run.identity import TestInfo
+from pytest_amp.run.result import ENDED, EXECUTED, Place, most_common
 
 INCONCLUSIVE = "inconclusive: "
-#: Outcomes of executed checks.
-EXECUTED = ("passed", "failed", "error", "xfailed", "fixed")
-#: Outcomes of a test that has ended.
-ENDED = (*EXECUTED, "skipped", "inconclusive")
 
 
 @dataclass
 class Tally:
-    """Counts over the reports of a run. A *place* is (target, family): ``("cpu-bf16", "rules")``."""
+    """Counts over the reports of a run. A *place* is (target, family)."""
 
     #: Number of tests with each outcome, by place.
-    outcomes: dict[tuple[str, str], Counter[str]] = field(default_factory=dict)
+    outcomes: dict[Place, Counter[str]] = field(default_factory=dict)
     #: Number of tests that checked nothing, by place and reason.
-    reasons: dict[tuple[str, str], Counter[str]] = field(default_factory=dict)
+    reasons: dict[Place, Counter[str]] = field(default_factory=dict)
     #: Tests that have ended, by place, without duplicates: a test may have subtests, or be run again.
-    ended: dict[tuple[str, str], set[str]] = field(default_factory=dict)
+    ended: dict[Place, set[str]] = field(default_factory=dict)
     #: Places that may end without an executed check: a requirement is missing, and --amp-allow-missing names it.
-    exempt: set[tuple[str, str]] = field(default_factory=set)
+    exempt: set[Place] = field(default_factory=set)
     #: Tests that passed, by (target, family, test without parameters).
     passed: dict[tuple[str, str, str], set[str]] = field(default_factory=dict)
     #: Observation and its test, by key.
@@ -53,7 +50,7 @@ class Tally:
     #: Failed tests: target, family, and the whole message.
     texts: dict[str, tuple[str, str, str]] = field(default_factory=dict)
     #: Number of selected tests by (target, family), from the reports of the processes that run them.
-    selected: dict[tuple[str, str], int] = field(default_factory=dict)
+    selected: dict[Place, int] = field(default_factory=dict)
 
     def add(self, report: pytest.TestReport, data: Mapping[str, object]) -> list[Observation]:
         """Count one report of an amp test; return its observations."""
@@ -102,7 +99,7 @@ class Tally:
                 self.claims[key] = (f"{node} in {self.workers[key]}", f"{node} in {worker}")
         self.observations[key], self.workers[key] = (node, observation), worker
 
-    def unexecuted(self, selected: Mapping[tuple[str, str], int]) -> list[str]:
+    def unexecuted(self, selected: Mapping[Place, int]) -> list[str]:
         """Return a line for each requested target and family without an executed check.
 
         ``selected`` counts the tests that were to run: those that a stopped run did not reach have no outcome here.
@@ -119,7 +116,7 @@ class Tally:
             lines.append(f"{family} on {target}: {count} selected, not one executed: {reasons}")
         return lines
 
-    def unreported(self, selected: Mapping[tuple[str, str], int]) -> list[str]:
+    def unreported(self, selected: Mapping[Place, int]) -> list[str]:
         """Return a line for each target and family with some, but not all, of its selected tests ended."""
         return [
             f"{family} on {target}: {count} selected, {ended} came to an end: the run stopped before, or another "
@@ -215,11 +212,6 @@ class Tally:
             if observation.key not in self.observations
             and ("-".join(observation.target), observation.family, observation.test) in ran
         ]
-
-
-def most_common(counts: Counter[str]) -> list[tuple[str, int]]:
-    """Sort by count, then by name, so that the order does not depend on the speed of workers."""
-    return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
 
 
 def _outcome(report: pytest.TestReport) -> str | None:

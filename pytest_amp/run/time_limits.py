@@ -41,7 +41,7 @@ class Watchdog:
     def __init__(self, session: AmpSession) -> None:
         """Begin to watch; the main thread calls ``close`` at the end. Standard error is the process's own."""
         self._session = session
-        self._limit, self._run_limit = session.asked.timeout
+        self._limit, self._run_limit = session.options.timeout
         if workers.is_worker(session.config):
             self._run_limit = 0.0  # the controller enforces it
         self._began = time.monotonic()
@@ -151,6 +151,7 @@ class Watchdog:
     def _write(self, item: pytest.Item | None, told: str) -> None:
         """Write the record and the summary in place of the main thread."""
         from pytest_amp.report.terminal import summarize
+        from pytest_amp.run.freeze import freeze
         from pytest_amp.run.verdict import finish
 
         session = self._session
@@ -163,7 +164,7 @@ class Watchdog:
             session.tally.texts.setdefault(item.nodeid, (info.target, info.family, told))
             session.tally.failed.setdefault(key_of(item, info, target), told)
         finish(session, 1)
-        summarize(session, self)  # type: ignore[arg-type]  # the only methods of a terminal that it uses
+        summarize(freeze(session), self)  # type: ignore[arg-type]  # the only methods of a terminal that it uses
 
     def section(self, title: str, sep: str = "=") -> None:
         """Write a section's title, as the terminal's method does."""
@@ -177,7 +178,7 @@ class Watchdog:
 @contextlib.contextmanager
 def watched(session: AmpSession) -> Iterator[None]:
     """Enforce the limits of ``session`` while its tests run."""
-    if not any(session.asked.timeout):
+    if not any(session.options.timeout):
         yield
         return
     watchdog = Watchdog(session)
