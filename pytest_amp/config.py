@@ -345,14 +345,16 @@ def read(config: pytest.Config, device_types: tuple[str, ...] = ()) -> AmpConfig
         sources[option.ini], texts[option.ini] = source, text
     for name in ("report", "known", "floors"):
         values[name] = values[name] or ()
-    asked = AmpConfig(sources=sources, texts=texts, **values)  # type: ignore[arg-type]  # the table's parsers give these types
-    if asked.report:
+    options = AmpConfig(sources=sources, texts=texts, **values)  # type: ignore[arg-type]  # the table's parsers give these types
+    if options.report:
         from pytest_amp.refusals import refuse_one_file_twice
 
-        refuse_one_file_twice(asked)
-    if asked.accept and (asked.baseline is None or not asked.baseline.is_file()):
-        raise pytest.UsageError(f"{asked.where('amp_accept')}: no baseline to change; valid: with --amp-baseline=FILE")
-    return asked
+        refuse_one_file_twice(options)
+    if options.accept and (options.baseline is None or not options.baseline.is_file()):
+        raise pytest.UsageError(
+            f"{options.where('amp_accept')}: no baseline to change; valid: with --amp-baseline=FILE"
+        )
+    return options
 
 
 def _refuse_unknown(config: pytest.Config) -> None:
@@ -373,9 +375,11 @@ def _overridden(config: pytest.Config) -> list[str]:
 
 def _text(config: pytest.Config, option: Option) -> tuple[str | None, str, Path]:
     """The value as text, where it came from, and the folder where a relative path in it starts."""
-    given = config.getoption(option.ini)
-    if given is not None:
-        text = "true" if given is True else ",".join(given) if isinstance(given, list) else str(given)
+    option_value = config.getoption(option.ini)
+    if option_value is not None:
+        text = ",".join(option_value) if isinstance(option_value, list) else str(option_value)
+        if option.flag:
+            text = "true"
         typed = any(str(word).partition("=")[0] == option.name for word in config.invocation_params.args)
         return text, COMMAND_LINE if typed else ADDOPTS, config.invocation_params.dir
     base = config.inipath.parent if config.inipath else config.rootpath

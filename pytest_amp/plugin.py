@@ -81,7 +81,7 @@ def pytest_configure(config: pytest.Config) -> None:
         from pytest_amp.run.resolution import added_device_types
 
         try:
-            names = tuple(found.name for found in added_device_types(config))
+            names = tuple(device_type.name for device_type in added_device_types(config))
         except Misuse as error:
             raise pytest.UsageError(str(error)) from None
         except ValueError as error:
@@ -104,13 +104,13 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Parametrize a test with an amp fixture over device and dtype."""
     marked = any(metafunc.definition.get_closest_marker(name) is not None for name in ("amp", "amp_long"))
-    ours, session = concerned(metafunc.fixturenames), metafunc.config.stash[KEY]
+    uses_amp, session = concerned(metafunc.fixturenames), metafunc.config.stash[KEY]
     named = NAMES.intersection(metafunc.fixturenames)
-    if named and not ours:
+    if named and not uses_amp:
         from pytest_amp.run.parametrization import check_own
 
         check_own(metafunc, session, named)
-    if not ours and not marked:
+    if not uses_amp and not marked:
         return
     if session.torch_problem is not None:
         session.usage_error(session.torch_problem)
@@ -119,7 +119,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     session.active = True
     from pytest_amp.run.parametrization import check_marker, parametrize
 
-    if ours:
+    if uses_amp:
         parametrize(metafunc, session)
     else:
         check_marker(metafunc, session)
@@ -130,17 +130,17 @@ def pytest_pycollect_makeitem(
     collector: pytest.Module | pytest.Class, name: str, obj: object
 ) -> Generator[None, object, object]:
     """Count the tests that a function becomes, or note a function or a class that becomes none."""
-    made = yield
+    items = yield
     session = collector.config.stash[KEY]
-    if not made and name.startswith(("test_", "Test")):
+    if not items and name.startswith(("test_", "Test")):
         from pytest_amp.run.left_out import note_object
 
         note_object(collector, obj, session)
-    elif made and session.active:
+    elif items and session.active:
         from pytest_amp.run.selection import count_made
 
-        count_made(made, session)
-    return made
+        count_made(items, session)
+    return items
 
 
 @pytest.hookimpl(wrapper=True)
@@ -179,12 +179,12 @@ def pytest_make_collect_report(
 @pytest.hookimpl(wrapper=True)
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> Generator[None, list[object], list[object]]:
     """Note a file of a family from which nothing is collected."""
-    made = yield
-    if not made and file_path.name.startswith("test_") and file_path.suffix == ".py":
+    collectors = yield
+    if not collectors and file_path.name.startswith("test_") and file_path.suffix == ".py":
         from pytest_amp.run.left_out import note_file
 
         note_file(file_path, parent.config.stash[KEY])
-    return made
+    return collectors
 
 
 @pytest.hookimpl(trylast=True)
@@ -240,7 +240,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
     """Note whether the function is called: a hook that answers first may not call it."""
     if not pyfuncitem.config.stash[KEY].active:
         return (yield)
-    from pytest_amp.run.called import noting
+    from pytest_amp.run.false_passes import noting
 
     function = pyfuncitem.obj
     pyfuncitem.obj = noting(pyfuncitem)
@@ -259,12 +259,11 @@ def pytest_runtest_makereport(
     if not session.active:
         report = yield
         if session.options.explicit and "amp" in getattr(item, "fixturenames", ()):
-            from pytest_amp.run.called import expect_no_mock
+            from pytest_amp.run.false_passes import expect_no_mock
 
             expect_no_mock(item, report)
         return report
-    from pytest_amp.run.called import expect_called, expect_no_mock
-    from pytest_amp.run.finite import expect_finite
+    from pytest_amp.run.false_passes import expect_called, expect_finite, expect_no_mock
     from pytest_amp.run.outcomes import attach, complete_failure, live_with
     from pytest_amp.run.settling import say_failed, settle
 

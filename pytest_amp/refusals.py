@@ -61,15 +61,15 @@ def job_summary(part: str, reports: str) -> Path:
     return path
 
 
-def refuse_one_file_twice(asked: AmpConfig) -> None:
+def refuse_one_file_twice(options: AmpConfig) -> None:
     """Refuse a report to the file of the baseline, the record or another report; any other file may be replaced."""
-    files = {"amp_baseline": asked.baseline, "amp_record": asked.record}
-    taken = {path.resolve(): ini for ini, path in files.items() if path is not None}
-    for report in asked.report:
-        other = taken.get(report.path.resolve())
+    files = {"amp_baseline": options.baseline, "amp_record": options.record}
+    owners = {path.resolve(): ini for ini, path in files.items() if path is not None}
+    for report in options.report:
+        other = owners.get(report.path.resolve())
         if other is not None:
-            where, also = asked.where("amp_report"), asked.where(other)
+            where, also = options.where("amp_report"), options.where(other)
             raise pytest.UsageError(
                 f"{where}: {str(report.path)!r} is the file of {also}, too; valid: a file of its own"
             )
-        taken[report.path.resolve()] = "amp_report"
+        owners[report.path.resolve()] = "amp_report"

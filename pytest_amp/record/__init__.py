@@ -4,7 +4,7 @@ Pure Python: neither torch nor pytest is needed to read or compare.
 """
 
 from pytest_amp.record.baseline import Baseline
-from pytest_amp.record.compare import ERROR_RATIO, compare, judged, moved, shifted, unfair
+from pytest_amp.record.compare import ERROR_RATIO, compare, judged, moved, revisions, shifted, unfair
 from pytest_amp.record.difference import (
     FAILING,
     FAILS,
@@ -89,6 +89,7 @@ __all__ = [
     "moved",
     "parsed",
     "read_record",
+    "revisions",
     "shifted",
     "trend",
     "unfair",

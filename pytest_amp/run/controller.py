@@ -23,46 +23,46 @@ def check_before_start(session: AmpSession) -> None:
     """
     if not workers.is_controller(session.config):
         return
-    asked = session.options
+    options = session.options
     count = workers.worker_count(session.config)
-    indexed = next((name for name in asked.named_devices if ":" in name and not name.startswith("fake:")), None)
+    indexed = next((name for name in options.named_devices if ":" in name and not name.startswith("fake:")), None)
     if indexed is not None and count > 1:
         raise pytest.UsageError(
-            f"{asked.where('amp_device')}: {indexed!r} names one device for {count} workers; "
+            f"{options.where('amp_device')}: {indexed!r} names one device for {count} workers; "
             f"valid: {indexed.partition(':')[0]!r}, which gives each worker its own, or one worker"
         )
-    if asked.speed == "gate" and count > 1:
+    if options.speed == "gate" and count > 1:
         from pytest_amp.run.resolution import shared_gpus
 
-        if (problem := shared_gpus(asked, session.config)) is not None:
+        if (problem := shared_gpus(options, session.config)) is not None:
             raise pytest.UsageError(
-                f"{asked.where('amp_speed')}: 'gate' cannot time here: {problem}; "
+                f"{options.where('amp_speed')}: 'gate' cannot time here: {problem}; "
                 f"valid: off, or at most one worker per GPU"
             )
     _probe_named(session)
 
 
 def _probe_named(session: AmpSession) -> None:
-    asked = session.options
-    names = [name for name in asked.named_devices if name != "cpu" and not name.startswith("fake:")]
-    if not names or "device" in asked.allow_missing:
+    options = session.options
+    names = [name for name in options.named_devices if name != "cpu" and not name.startswith("fake:")]
+    if not names or "device" in options.allow_missing:
         return
     from pytest_amp.devices.probe import probe_in_child
     from pytest_amp.run.resolution import unavailable_device
 
     for name, answer in probe_in_child(names, _providers(session.config)).items():
         if not answer.works:
-            raise pytest.UsageError(unavailable_device(name, answer, asked))
+            raise pytest.UsageError(unavailable_device(name, answer, options))
 
 
 def _providers(config: pytest.Config) -> list[str]:
     """Return the modules that register device types, by their importable names."""
-    found = [
+    names = [
         getattr(plugin, "__name__", "")
         for plugin in config.pluginmanager.get_plugins()
         if hasattr(plugin, "pytest_amp_devices") and not hasattr(plugin, "pytest_addhooks")
     ]
-    return [name for name in found if name and name != "pytest_amp.hookspecs"]
+    return [name for name in names if name and name != "pytest_amp.hookspecs"]
 
 
 def pin_workers(specs: Sequence[Any]) -> None:

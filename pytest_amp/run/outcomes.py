@@ -50,7 +50,7 @@ RELEVANT = (
 
 def rerun_command(item: pytest.Item) -> str:
     """Return the command that reruns just this test on its device and dtype, from the folder of this run."""
-    asked = item.config.stash[KEY].options
+    requested = item.config.stash[KEY].options
     # Not the node id, to which pytest-xdist may add a group.
     names = [node.name for node in item.listchain() if isinstance(node, (pytest.Class, pytest.Item))]
     *options, place = _place(item)
@@ -60,7 +60,7 @@ def rerun_command(item: pytest.Item) -> str:
         words.append(f"--amp-device={target.device.name}")
     if target is not None and target.precision.is_low:
         words.append(f"--amp-dtype={target.precision.name}")
-    return shlex.join([*words, *asked.typed(RELEVANT)])
+    return shlex.join([*words, *requested.typed(RELEVANT)])
 
 
 def _place(item: pytest.Item) -> list[str]:
@@ -118,10 +118,10 @@ def live_with(item: pytest.Item, report: pytest.TestReport) -> None:
     if not known or target is None or INFO not in item.stash or report.when != "call" or report.skipped:
         return
     keys = [observation.key for observation in item.stash.get(OBSERVATIONS, [])]
-    found = matching(known, [key_of(item, item.stash[INFO], target), *keys])
-    if not found:
+    faults = matching(known, [key_of(item, item.stash[INFO], target), *keys])
+    if not faults:
         return
-    report.amp["known"] = [each.key for each in found]
+    report.amp["known"] = [fault.key for fault in faults]
     if report.failed:
         report.outcome = "skipped"
-        report.wasxfail = f"known: {found[0].reason} ({found[0].report})"
+        report.wasxfail = f"known: {faults[0].reason} ({faults[0].report})"

@@ -74,15 +74,15 @@ class Place:
 
     def targets(self) -> list[Target]:
         """Return the run's targets, and fp32 and tf32 on the same devices if the marker names them."""
-        found = list(self.session.targets)
+        result = list(self.session.targets)
         # Sort by "missing": prefer an available target of each device; fall back to a missing one.
-        devices = {t.device.key: t for t in sorted(found, key=lambda target: target.missing is None)}
+        devices = {t.device.key: t for t in sorted(result, key=lambda target: target.missing is None)}
         for precision in (FP32, TF32):
             if self.marker.dtypes is None or precision not in self.marker.dtypes:
                 continue
             has_it = [t for t in devices.values() if precision is FP32 or t.device.type == "cuda"]
-            found += [_wide(self.session, target, precision) for target in has_it]
-        return found
+            result += [_wide(self.session, target, precision) for target in has_it]
+        return result
 
 
 def _wide(session: AmpSession, target: Target, precision: Precision) -> Target:
@@ -127,8 +127,8 @@ def parametrize(metafunc: pytest.Metafunc, session: AmpSession) -> None:
 def refuse_indirect(metafunc: pytest.Metafunc, session: AmpSession) -> None:
     """Raise Misuse for an ``indirect`` parameter of a fixture of this plugin, which would ignore the value."""
     for mark in metafunc.definition.iter_markers("parametrize"):
-        given = {**dict(zip(("argnames", "argvalues", "indirect"), mark.args, strict=False)), **mark.kwargs}
-        argnames, indirect = given.get("argnames", ()), given.get("indirect", False)
+        arguments = {**dict(zip(("argnames", "argvalues", "indirect"), mark.args, strict=False)), **mark.kwargs}
+        argnames, indirect = arguments.get("argnames", ()), arguments.get("indirect", False)
         names = [name.strip() for name in argnames.split(",")] if isinstance(argnames, str) else list(argnames)
         meant = NAMES.intersection(names if indirect is True else indirect or ())
         for name in sorted(meant):
@@ -159,10 +159,10 @@ def check_marker(metafunc: pytest.Metafunc, session: AmpSession) -> None:
     except ValueError as error:
         session.usage_error(f"{name} (marker amp): {error}")
         return
-    given = [keyword for mark in metafunc.definition.own_markers if mark.name == "amp" for keyword in mark.kwargs]
-    if given and not NAMES.intersection(metafunc.fixturenames):
+    keywords = [keyword for mark in metafunc.definition.own_markers if mark.name == "amp" for keyword in mark.kwargs]
+    if keywords and not NAMES.intersection(metafunc.fixturenames):
         session.usage_error(
-            f"{name} (marker amp): {given[0]}= does nothing for a test without an amp fixture; "
+            f"{name} (marker amp): {keywords[0]}= does nothing for a test without an amp fixture; "
             "valid: an argument of the test, such as amp or amp_device"
         )
 

@@ -32,7 +32,7 @@ def revision_of(folder: Path) -> str:
     Comments, blank lines and the location of the files do not count.
     """
     files = sorted(_sources(folder))
-    parts = {found.decode() for file in files for found in _IMPORT.findall(file.read_bytes())}
+    parts = {name.decode() for file in files for name in _IMPORT.findall(file.read_bytes())}
     digests = [_digest(folder), *(_digest(_PACKAGE / part) for part in sorted(parts & CHECKS))]
     return hashlib.sha256("".join(digests).encode()).hexdigest()[:8]
 

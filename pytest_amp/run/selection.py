@@ -38,18 +38,18 @@ def select(items: list[pytest.Item], session: AmpSession) -> None:
     """Note the identity of each amp test, and deselect tests that do not exist on their target or in this tier."""
     if session.options.speed == "gate":
         _ = session.speed  # a mode that is named explicitly is checked, even without a test of speed
-    kept, dropped = [], []
+    selected, dropped = [], []
     for item in items:
         reason = _noted(item, session) or _other_tier(item, session)
         if reason is None:
-            kept.append(item)
+            selected.append(item)
         else:
             dropped.append(item)
             session.deselected[reason] += 1
     note_devices(session)
-    note_families(session, _folders(kept))
+    note_families(session, _folders(selected))
     if dropped:
-        items[:] = kept
+        items[:] = selected
         session.dropped += dropped
         session.config.hook.pytest_deselected(items=dropped)
 
@@ -57,8 +57,8 @@ def select(items: list[pytest.Item], session: AmpSession) -> None:
 def _folders(items: Iterable[pytest.Item]) -> dict[str, Path]:
     """Return the folder of each family's package, by the family's name."""
     packages = {getattr(getattr(item, "module", None), "__package__", None) for item in items if INFO in item.stash}
-    found = (family_of_package(package) for package in packages)
-    return {family.name: folder for family, folder in found if folder is not None}
+    families = (family_of_package(package) for package in packages)
+    return {family.name: folder for family, folder in families if folder is not None}
 
 
 def _noted(item: pytest.Item, session: AmpSession) -> str | None:
@@ -117,9 +117,9 @@ def _other_tier(item: pytest.Item, session: AmpSession) -> str | None:
     return None
 
 
-def count_made(made: object, session: AmpSession) -> None:
+def count_made(items: object, session: AmpSession) -> None:
     """Count the tests that one function became, to check later that all of them ran."""
-    for item in made if isinstance(made, list) else [made]:
+    for item in items if isinstance(items, list) else [items]:
         if isinstance(item, pytest.Item) and (target := target_of(item)) is not None:
             info = info_of(item, target)
             session.created[info.target, info.family, info.test] += 1

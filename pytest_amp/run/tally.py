@@ -127,11 +127,11 @@ class Tally:
 
     def unseen(self, skipped_modules: Mapping[str, tuple[str, str]]) -> list[str]:
         """Return a line for each module skipped whole during collection, of a family that ran nowhere."""
-        seen = {family for (_, family), counts in self.outcomes.items() if any(counts[name] for name in EXECUTED)}
+        executed = {family for (_, family), counts in self.outcomes.items() if any(counts[name] for name in EXECUTED)}
         return [
             f"{family}: not one check executed, {name} was skipped while it was collected: {reason}"
             for name, (family, reason) in sorted(skipped_modules.items())
-            if family not in seen
+            if family not in executed
         ]
 
     def inconclusive(self) -> list[str]:
@@ -145,9 +145,9 @@ class Tally:
     def fixed(self, known: Iterable[Known]) -> list[str]:
         """Return a line for each known fault that is gone: all tests with its key passed."""
         return [
-            f"known, and gone: {each.key}: {_all(self.known[each.key]['passed'])} passed; take it out ({each.report})"
-            for each in known
-            if each.key in self.known and not self.known[each.key]["xfailed"]
+            f"known, and gone: {fault.key}: {_all(counts['passed'])} passed; take it out ({fault.report})"
+            for fault in known
+            if (counts := self.known.get(fault.key)) is not None and not counts["xfailed"]
         ]
 
     def clashes(self) -> list[str]:
@@ -168,10 +168,10 @@ class Tally:
             target = "-".join(observation.target)
             observed[target] = observed.get(target, False) or key in known
         has = ", ".join(sorted(set(known.values()))) or "nothing"
-        others = "none of these checks, but others on it"
+        remaining = "none of these checks, but others on it"
         return [
             f"nothing on {target} could be compared: the baseline has "
-            + (others if target in known.values() else f"none of it (it has {has})")
+            + (remaining if target in known.values() else f"none of it (it has {has})")
             for target, compared in sorted(observed.items())
             if not compared and target.rpartition("-")[2] in LOW
         ]
@@ -179,10 +179,10 @@ class Tally:
     def swallowed(self) -> list[str]:
         """Return a line for each difference from the baseline whose test passed nevertheless."""
         return [
-            f"{each.key}: {each.verdict.value} from the baseline, and its test passed: it catches what a check raises, "
-            "or checks in a thread of its own"
-            for each in self.accepted()
-            if each.verdict in FAILING
+            f"{o.key}: {o.verdict.value} from the baseline, and its test passed: it catches what a check raises, or "
+            "checks in a thread of its own"
+            for o in self.accepted()
+            if o.verdict in FAILING
         ]
 
     def accepted(self) -> list[Observation]:
@@ -190,22 +190,22 @@ class Tally:
         passed = {node for nodes in self.passed.values() for node in nodes} - self._failed_nodes()
         return [observation for node, observation in self.observations.values() if node in passed]
 
-    def whole(self, made: Mapping[tuple[str, str, str], int]) -> set[tuple[str, str, str]]:
+    def whole(self, created: Mapping[tuple[str, str, str], int]) -> set[tuple[str, str, str]]:
         """Return the tests by (target, family, test) of which all parameters have passed."""
         failed = self._failed_nodes()  # a part of such a test may have passed: a subtest, the call before its teardown
         whole = {test: passed - failed for test, passed in self.passed.items()}
-        return {test for test, passed in whole.items() if len(passed) >= made.get(test, len(passed) + 1)}
+        return {test for test, passed in whole.items() if len(passed) >= created.get(test, len(passed) + 1)}
 
     def _failed_nodes(self) -> set[str]:
         return {node for node, _ in self.failures}
 
-    def gone(self, baseline: Iterable[Observation], made: Mapping[tuple[str, str, str], int]) -> list[Observation]:
+    def gone(self, baseline: Iterable[Observation], created: Mapping[tuple[str, str, str], int]) -> list[Observation]:
         """Return the baseline's observations whose test passed whole on their target and no longer makes them.
 
-        ``made`` counts the parameters of each test: if some were not selected, not reached, skipped or failed, nothing
-        is known.
+        ``created`` counts the parameters of each test: if some were not selected, not reached, skipped or failed,
+        nothing is known.
         """
-        ran = self.whole(made)
+        ran = self.whole(created)
         return [
             observation
             for observation in baseline

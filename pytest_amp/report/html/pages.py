@@ -104,8 +104,8 @@ def of_trend(trend: Trend) -> str:
     groups = whole.groups()
     steps = Section("steps", "", ("from and to", ""), trends.steps(trend))
     moved = [
-        (each.key, each.worst.value, *("" if value is None else short(value, trends.LETTERS) for value in each.values))
-        for each in trend.moved
+        (row.key, row.worst.value, *("" if value is None else short(value, trends.LETTERS) for value in row.values))
+        for row in trend.moved
     ]
     history = Section(f"what moved, in each record ({len(moved)})", "", ("key", "", *names), moved, opened=False)
     return _render(
@@ -164,13 +164,13 @@ def of_run(run: Run) -> str:
     )
 
 
-def _worst_first(each: Observation) -> tuple[int, str]:
-    return ORDER.index(each.verdict) if each.verdict in ORDER else len(ORDER), each.key
+def _worst_first(observation: Observation) -> tuple[int, str]:
+    return ORDER.index(observation.verdict) if observation.verdict in ORDER else len(ORDER), observation.key
 
 
-def _beside(each: Observation, before: Observation | None) -> Observation:
+def _beside(observation: Observation, before: Observation | None) -> Observation:
     """Return an unchanged observation with its earlier value, since a plot shows both."""
-    return each if before is None else replace(each, baseline=before.value)
+    return observation if before is None else replace(observation, baseline=before.value)
 
 
 def _tiles(groups: Mapping[Verdict, Sequence[Observation]], same: int | None) -> list[tuple[str, int, str]]:
@@ -216,22 +216,22 @@ def _rows(observations: Iterable[Observation], known: Mapping[str, str]) -> list
     """Return the columns: verdict, family, target, name, kind, now, before, share of the limit, reason, test."""
     return [
         [
-            each.verdict.value,
-            each.family,
-            "-".join(each.target),
-            each.name,
-            each.kind.value,
-            _sortable(each, each.value),
-            _sortable(each, each.baseline),
-            _share(each),
-            known.get(each.key, ""),
-            printable(each.test),
+            observation.verdict.value,
+            observation.family,
+            "-".join(observation.target),
+            observation.name,
+            observation.kind.value,
+            _sortable(observation, observation.value),
+            _sortable(observation, observation.baseline),
+            _share(observation),
+            known.get(observation.key, ""),
+            printable(observation.test),
         ]
-        for each in observations
+        for observation in observations
     ]
 
 
-def _sortable(each: Observation, value: Value) -> Value:
+def _sortable(observation: Observation, value: Value) -> Value:
     """Return a number unchanged, so that it sorts numerically, and other values as short text."""
     if value is None:
         return ""
@@ -239,25 +239,25 @@ def _sortable(each: Observation, value: Value) -> Value:
         return finite(float(f"{value:.5g}"))
     if isinstance(value, int) and not isinstance(value, bool):
         return value if abs(value) < 2**53 else str(value)[:80]
-    return valued(each) if value is each.value else short(value)
+    return valued(observation) if value is observation.value else short(value)
 
 
-def _share(each: Observation) -> Value:
-    value = each.value
-    if each.better is Better.HIGHER:  # the allowed value is a floor
+def _share(observation: Observation) -> Value:
+    value = observation.value
+    if observation.better is Better.HIGHER:  # the allowed value is a floor
         return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not each.allowed:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not observation.allowed:
         return None
     try:
-        return finite(round(value / each.allowed, 4))
+        return finite(round(value / observation.allowed, 4))
     except OverflowError:
         return None
 
 
 def _provenances(records: Sequence[Record], heads: Sequence[str]) -> Section:
     flat = [flattened(record.provenance) for record in records]
-    names = dict.fromkeys(name for each in flat for name in each)
-    rows = [(name, *("" if each.get(name) is None else short(each[name], 400) for each in flat)) for name in names]
+    names = dict.fromkeys(name for facts in flat for name in facts)
+    rows = [(name, *("" if facts.get(name) is None else short(facts[name], 400) for facts in flat)) for name in names]
     return Section("where it ran" if len(records) == 1 else "where they ran", "", ("", *heads), rows, opened=False)
 
 
@@ -291,10 +291,10 @@ def _linked(text: object) -> Markup:
     """Return text whose issues and pull requests are links."""
     line = printable(str(text))
     parts, end = [], 0
-    for found in ISSUE.finditer(line):
-        link = Markup('<a href="{}">{}</a>').format(address(found), found[0])
-        parts += [escape(line[end : found.start()]), link]
-        end = found.end()
+    for issue in ISSUE.finditer(line):
+        link = Markup('<a href="{}">{}</a>').format(address(issue), issue[0])
+        parts += [escape(line[end : issue.start()]), link]
+        end = issue.end()
     return Markup().join([*parts, escape(line[end:])])
 
 

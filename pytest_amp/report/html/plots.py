@@ -147,14 +147,14 @@ def speedups(observations: Iterable[Observation]) -> Plot | None:
     )
 
 
-def _speedup(each: Observation, x: Scale, y: float) -> str:
-    low, high = each.interval or (math.nan, math.nan)
-    value, before, middle = _number(each.value), _number(each.baseline), y + ROW / 2
-    tip = f"{each.key}: {short(each.value)} [{low:.3g}, {high:.3g}]"
-    shapes = [text(LEFT - 8, y + 14, shortened(f"{'-'.join(each.target)} {each.name}", 50), anchor="end")]
-    if each.allowed is not None:
-        tip += f", floor {each.allowed:.3g}"
-        shapes.append(line(x(each.allowed), y + 3, x(each.allowed), y + ROW - 3, "before"))
+def _speedup(observation: Observation, x: Scale, y: float) -> str:
+    low, high = observation.interval or (math.nan, math.nan)
+    value, before, middle = _number(observation.value), _number(observation.baseline), y + ROW / 2
+    tip = f"{observation.key}: {short(observation.value)} [{low:.3g}, {high:.3g}]"
+    shapes = [text(LEFT - 8, y + 14, shortened(f"{'-'.join(observation.target)} {observation.name}", 50), anchor="end")]
+    if observation.allowed is not None:
+        tip += f", floor {observation.allowed:.3g}"
+        shapes.append(line(x(observation.allowed), y + 3, x(observation.allowed), y + ROW - 3, "before"))
     if before is not None:
         tip += f", before {before:.3g}"
         shapes.append(dot(x(before), middle, 4, "hollow"))
@@ -204,11 +204,11 @@ def _power(exponent: float) -> str:
     return f"2^{exponent:g}" if exponent.is_integer() else f"{2.0**exponent:.3g}"
 
 
-def _series(each: Observation) -> list[float] | None:
+def _series(observation: Observation) -> list[float] | None:
     """Return a list of scales above 0; None for anything else."""
-    if not each.name.endswith("scale") or not isinstance(each.value, list) or len(each.value) < 2:
+    if not observation.name.endswith("scale") or not isinstance(observation.value, list) or len(observation.value) < 2:
         return None
-    values = [_parsed(value) for value in each.value]
+    values = [_parsed(value) for value in observation.value]
     return [value for value in values if value is not None] if all(value is not None for value in values) else None
 
 
