@@ -42,15 +42,8 @@ WITHOUT_TORCH = {
     *("__init__", "__main__", "account", "bisection", "child_process", "cli", "config", "data_files", "devices"),
     *("extras", "failure", "families", "fixtures", "floors", "hookspecs", "known", "markers", "plugin", "precision"),
     *("record", "refusals", "report", "text"),
-    *(
-        "run.controller",
-        "run.identity",
-        "run.left_out",
-        "run.outcomes",
-        "run.parametrization",
-        "run.removed",
-        "run.resolution",
-    ),
+    *("run.controller", "run.false_passes", "run.files", "run.freeze", "run.identity", "run.left_out"),
+    *("run.outcomes", "run.parametrization", "run.provenance", "run.removed", "run.resolution", "run.result"),
     *("run.revision", "run.selection", "run.session", "run.settling", "run.tally", "run.targets", "run.termination"),
     *("run.time_limits", "run.verdict", "run.workers"),
 }
@@ -62,6 +55,8 @@ FOR_SUITES = (
 )
 #: Parts whose figures draw themselves from their report, and that leave the package: tools/.
 MOVED_SOON = {"study"}
+#: Modules of a run that a report may read: the frozen result, and the targets of the header.
+FOR_REPORTS = {"pytest_amp.run.result", "pytest_amp.run.targets"}
 #: The HTML report, which is imported on request.
 HTML = PACKAGE / "report" / "html"
 FILES = sorted(PACKAGE.rglob("*.py"))
@@ -170,6 +165,17 @@ def test_circle_of_a_late_import_is_found(tmp_path: Path) -> None:
     assert _with_packages("pytest_amp.run.session") == ["pytest_amp.run", "pytest_amp.run.session"]
     assert set(_circle({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}})) == {"a", "b", "c"}
     assert _circle({"a": {"b", "c"}, "b": {"c"}}) == []
+
+
+def test_reports_read_no_running_session() -> None:
+    """Annotations count: a report that takes a session may read what still changes."""
+    modules = {}
+    for path in sorted((PACKAGE / "report").rglob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        names = {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+        modules[path.relative_to(ROOT).as_posix()] = {name for name in names if name.startswith("pytest_amp.run")}
+    assert {name: read - FOR_REPORTS for name, read in modules.items() if read - FOR_REPORTS} == {}
+    assert modules["pytest_amp/report/terminal.py"] == FOR_REPORTS
 
 
 @pytest.mark.parametrize("part", sorted(WITHOUT_TORCH))
