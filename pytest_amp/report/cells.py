@@ -75,7 +75,7 @@ def tables(
         for reason, those in by_reason(group, why).items():
             if reason:
                 body += [f"because {linked(reason)}:", ""]
-            elif any(each.key in why for each in group):
+            elif any(observation.key in why for observation in group):
                 body += ["without a known reason:", ""]
             rows = together(verdict, those)
             body += ["| key | before | now |", "|---|---|---|"]

@@ -87,7 +87,7 @@ def as_data(difference: Difference) -> dict[str, object]:
         "not_run_before": difference.not_run_before,
         "failed_in_both": difference.failed_in_both,
         "unfair": difference.unfair,
-        "incomparable": [finite(each.to_json()) for each in difference.incomparable],
+        "incomparable": [finite(fact.to_json()) for fact in difference.incomparable],
         "gaps": {gap.value: [*lines] for gap, lines in difference.gaps.items()},
         "old": finite(dict(difference.old.provenance)),
         "new": finite(dict(difference.new.provenance)),

@@ -98,7 +98,7 @@ def parametrize(metafunc: pytest.Metafunc, session: AmpSession) -> None:
     name = metafunc.definition.nodeid
     try:
         marker = AmpMarker.merged(metafunc.definition.iter_markers("amp"))
-        each = _each(metafunc.definition.get_closest_marker("amp_parametrize"))
+        generator = _generator(metafunc.definition.get_closest_marker("amp_parametrize"))
         family = family_of(metafunc.module)
     except ValueError as error:
         session.usage_error(f"{name} (marker amp): {error}")
@@ -114,14 +114,14 @@ def parametrize(metafunc: pytest.Metafunc, session: AmpSession) -> None:
         session.usage_error(f"{name} (marker amp): {unknown}")
     try:
         refuse_indirect(metafunc, session)
-        rows = [row for target in place.targets() for row in _rows(place, target, each)]
+        rows = [row for target in place.targets() for row in _rows(place, target, generator)]
     except Misuse as error:
         session.usage_error(f"{name}: {error}")
         rows = []
-    if each is None:
+    if generator is None:
         metafunc.parametrize(TARGET, rows, indirect=True, scope="session")
     else:
-        metafunc.parametrize((TARGET, each[0]), rows, indirect=[TARGET], scope="session")
+        metafunc.parametrize((TARGET, generator[0]), rows, indirect=[TARGET], scope="session")
 
 
 def refuse_indirect(metafunc: pytest.Metafunc, session: AmpSession) -> None:
@@ -189,7 +189,7 @@ def _makes(plugin: object, name: str) -> bool:
     return Path(str(getattr(plugin, "__file__", ""))).name == "conftest.py" and hasattr(plugin, name)
 
 
-def _each(mark: pytest.Mark | None) -> tuple[str, Callable[[Target], Iterable[object]]] | None:
+def _generator(mark: pytest.Mark | None) -> tuple[str, Callable[[Target], Iterable[object]]] | None:
     if mark is None:
         return None
     if mark.kwargs or len(mark.args) != 2 or not isinstance(mark.args[0], str) or not callable(mark.args[1]):
@@ -203,22 +203,24 @@ def _each(mark: pytest.Mark | None) -> tuple[str, Callable[[Target], Iterable[ob
     return mark.args[0], mark.args[1]
 
 
-def _rows(place: Place, target: Target, each: tuple[str, Callable[[Target], Iterable[object]]] | None) -> list[object]:
+def _rows(
+    place: Place, target: Target, generator: tuple[str, Callable[[Target], Iterable[object]]] | None
+) -> list[object]:
     marks: list[pytest.MarkDecorator] = []
     if target.missing is not None:
         marks.append(pytest.mark.skip(reason=f"missing, as --amp-allow-missing allows: {target.missing}"))
-    if each is None:
+    if generator is None:
         return [pytest.param(target, id=target.id, marks=marks)]
     if place.unfit(target) or target.missing is not None:
         return [pytest.param(target, None, id=target.id, marks=marks)]
-    made = each[1](target)
-    if not isinstance(made, Iterable) or isinstance(made, str):
-        raise Misuse(f"the function of amp_parametrize returned {made!r} for {target.id}; valid: a list of values")
-    values = list(made)
+    result = generator[1](target)
+    if not isinstance(result, Iterable) or isinstance(result, str):
+        raise Misuse(f"the function of amp_parametrize returned {result!r} for {target.id}; valid: a list of values")
+    values = list(result)
     if not values:
         nothing = pytest.mark.skip(reason=f"nothing to check on {target.id}")
         return [pytest.param(target, None, id=f"{target.id}-nothing", marks=[*marks, nothing])]
-    return [_row(target, value, f"{each[0]}{number}", marks) for number, value in enumerate(values)]
+    return [_row(target, value, f"{generator[0]}{number}", marks) for number, value in enumerate(values)]
 
 
 def _row(target: Target, value: object, place: str, marks: Sequence[pytest.MarkDecorator]) -> object:
