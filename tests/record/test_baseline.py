@@ -24,12 +24,12 @@ OTHER: dict[str, Value] = {"seed": 0, "devices": {"cpu": {"machine": "aarch64"}}
 KEY = "rules/cpu/bf16/"
 
 
-def observation(name: str, value: Value, **fields: object) -> Observation:
-    return replace(Observation(KEY + name, Kind.COUNT, value, test="test_it::test_it"), **fields)
+def observation(name: str, value: Value) -> Observation:
+    return Observation(KEY + name, Kind.COUNT, value, test="test_it::test_it")
 
 
 def ratio(value: float, better: Better | None = Better.HIGHER) -> Observation:
-    return observation("speedup", value, kind=Kind.RATIO, better=better, margin=0.1)
+    return replace(observation("speedup", value), kind=Kind.RATIO, better=better, margin=0.1)
 
 
 def test_verdict_of_a_run_is_that_of_a_difference_of_its_record() -> None:
