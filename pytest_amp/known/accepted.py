@@ -14,7 +14,7 @@ from pytest_amp.record import RecordError, content
 from pytest_amp.text.quoted import quoted
 
 if TYPE_CHECKING:
-    from pytest_amp.run.identity import TestInfo
+    from pytest_amp.run.tally import TestInfo
 
 
 @dataclass(frozen=True)

@@ -156,11 +156,12 @@ class Recorder:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> Generator[None]:
         """Show failures of one cause once, before pytest shows them."""
-        if self._session.tally.failures and self._session.config.get_verbosity() < WHOLE:
+        session = self._session
+        if session.concerned and session.tally.failures and session.config.get_verbosity() < WHOLE:
             from pytest_amp.report.once import shortened
             from pytest_amp.run.freeze import freeze
 
-            texts = shortened(freeze(self._session))
+            texts = shortened(freeze(session))
             for report in terminalreporter.stats.get("failed", ()):
                 if report.when == "call" and report.nodeid in texts:
                     report.longrepr = texts[report.nodeid]

@@ -2,30 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import pytest
 
 from pytest_amp.families import family_of_package
 from pytest_amp.known.accepted import key_of_test
 from pytest_amp.markers import AmpMarker
 from pytest_amp.record import Observation
+from pytest_amp.run.tally import TestInfo
 from pytest_amp.run.targets import Target
 
 #: Parameter that holds a test's target.
 TARGET = "_amp_target"
-
-
-@dataclass(frozen=True)
-class TestInfo:
-    """Identity of an amp test in its report for the process that counts, in plain JSON."""
-
-    target: str
-    family: str
-    test: str
-    allowed_missing: bool = False
-
-
 #: Identity and marker of an amp test, in its stash.
 INFO = pytest.StashKey[TestInfo]()
 MARKER = pytest.StashKey[AmpMarker]()

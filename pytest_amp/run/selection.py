@@ -11,10 +11,11 @@ from pytest_amp.data_files.releases import release_of
 from pytest_amp.families import family_of, family_of_package
 from pytest_amp.known import torch_faults as faults
 from pytest_amp.markers import AmpMarker
-from pytest_amp.run.identity import INFO, MARKER, TestInfo, info_of, key_of, target_of
+from pytest_amp.run.identity import INFO, MARKER, info_of, key_of, target_of
 from pytest_amp.run.parametrization import Place
 from pytest_amp.run.provenance import note_devices, note_families
 from pytest_amp.run.session import AmpSession
+from pytest_amp.run.tally import TestInfo
 from pytest_amp.run.targets import Target
 
 

@@ -11,10 +11,19 @@ import pytest
 from pytest_amp.known.accepted import Known
 from pytest_amp.precision import LOW
 from pytest_amp.record import EXACT, FAILING, FIXED, Observation, canonical
-from pytest_amp.run.identity import TestInfo
 from pytest_amp.run.result import ENDED, EXECUTED, Place, most_common
 
 INCONCLUSIVE = "inconclusive: "
+
+
+@dataclass(frozen=True)
+class TestInfo:
+    """Identity of an amp test in its report for the process that counts, in plain JSON."""
+
+    target: str
+    family: str
+    test: str
+    allowed_missing: bool = False
 
 
 @dataclass
