@@ -4,14 +4,13 @@ Pure Python: neither torch nor pytest is needed to read or compare.
 """
 
 from pytest_amp.record.baseline import Baseline
-from pytest_amp.record.compare import ERROR_RATIO, compare, judged, moved, revisions, shifted, unfair
+from pytest_amp.record.compare import ERROR_RATIO, compare, judged, moved, shifted, unfair
 from pytest_amp.record.difference import (
     FAILING,
     FAILS,
     ORDER,
     Difference,
     Gap,
-    as_gone,
     difference,
     families,
     flattened,
@@ -72,7 +71,6 @@ __all__ = [
     "Value",
     "Verdict",
     "alone",
-    "as_gone",
     "canonical",
     "check_value",
     "check_written",
@@ -89,7 +87,6 @@ __all__ = [
     "moved",
     "parsed",
     "read_record",
-    "revisions",
     "shifted",
     "trend",
     "unfair",
