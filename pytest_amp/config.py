@@ -1,7 +1,6 @@
-"""Every option and ini key, in one table, and what they say together: a frozen AmpConfig.
+"""Options and ini keys, in one table, and their values together: a frozen AmpConfig.
 
-The command line wins over ini, ini over the default. Nothing here imports torch: whether a device is
-really there is the probe's question.
+The command line wins over ini, ini over the default. Nothing here imports torch: a device is probed later.
 """
 
 from __future__ import annotations
@@ -31,14 +30,12 @@ FAKE_DEVICES = ("fake:cuda", "fake:xpu", "fake:mps", "fake:mtia")
 REPORTS = "json:PATH, md:PATH, html:PATH, or github in a job of GitHub Actions"
 #: Formats of a report; those that are written to a file are the usual endings of such files, too.
 FORMATS = ("json", "md", "html", "github")
-#: Where GitHub Actions says which file is the running job's page.
-JOB_SUMMARY = "GITHUB_STEP_SUMMARY"
 COMMAND_LINE, ADDOPTS, OVERRIDE = "command line", "addopts", "-o on the command line"
 
 
 @dataclass(frozen=True)
 class Report:
-    """One report: its format and, for one that is written to a file, its path."""
+    """Requested report: its format, and the path of its file."""
 
     format: str
     path: Path
@@ -46,7 +43,7 @@ class Report:
 
 @dataclass(frozen=True)
 class AmpConfig:
-    """What was asked for. ``sources`` has, per ini key, where its value came from, ``texts`` what was written there."""
+    """Values of the options. ``sources`` has the source of each, by ini key, and ``texts`` its text there."""
 
     device: tuple[str, ...]
     dtype: tuple[str, ...]
@@ -67,11 +64,11 @@ class AmpConfig:
     texts: Mapping[str, str | None]
 
     def where(self, ini: str) -> str:
-        """The option or ini key ``ini`` as it was written, and where: ``--amp-device (command line)``."""
+        """Return an option or ini key with the source of its value: ``--amp-device (command line)``."""
         return _where(ini, self.sources[ini])
 
     def typed(self, names: Iterable[str]) -> list[str]:
-        """Those of the ini keys ``names`` that were given as options, as they can be typed again."""
+        """Return the options among the ini keys ``names`` that are on the command line, as they can be typed again."""
         typed = {option.ini: option for option in OPTIONS if self.sources[option.ini] == COMMAND_LINE}
         return [
             typed[ini].name if typed[ini].flag else f"{typed[ini].name}={self.texts[ini]}"
@@ -81,12 +78,12 @@ class AmpConfig:
 
     @property
     def explicit(self) -> bool:
-        """Whether anything was said on the command line or in ini."""
+        """Return whether any option or ini key has a value."""
         return any(source != "default" for source in self.sources.values())
 
     @property
     def named_devices(self) -> tuple[str, ...]:
-        """The devices that were asked for by name, which must be there."""
+        """Return the devices that are requested by name, and must be available."""
         return tuple(name for name in self.device if name not in ("auto", "all"))
 
 
@@ -96,7 +93,7 @@ def _where(ini: str, source: str) -> str:
 
 
 class _Bad(ValueError):
-    """A bad value: what is wrong with it, and what is expected."""
+    """Invalid value; the message says what is valid."""
 
 
 def _choice(value: str, what: str, valid: tuple[str, ...]) -> str:
@@ -174,7 +171,7 @@ def _report(value: str, context: Context) -> tuple[Report, ...]:
         if name == "github":
             from pytest_amp.refusals import job_summary
 
-            reports.append(Report(name, job_summary(part)))
+            reports.append(Report(name, job_summary(part, REPORTS)))
             continue
         if not path:
             raise _Bad(f"{part!r} names no file; expected {REPORTS}")
@@ -242,7 +239,7 @@ def _known(value: str, context: Context) -> tuple[Known, ...]:
 
 @dataclass(frozen=True)
 class Option:
-    """One option and its ini key, which has the same name with underscores."""
+    """Option and its ini key, which has the same name with underscores."""
 
     ini: str
     parse: Callable[[str, Context], object]
@@ -254,7 +251,7 @@ class Option:
 
     @property
     def name(self) -> str:
-        """As it is typed: ``--amp-device``."""
+        """Return the option as it is typed: ``--amp-device``."""
         return f"--{self.ini.replace('_', '-')}"
 
 
@@ -292,14 +289,14 @@ OPTIONS = (
 
 @dataclass(frozen=True)
 class Context:
-    """What parsing a value may depend on."""
+    """Facts on which the parsing of a value may depend."""
 
     device_types: tuple[str, ...] = ()
     allow_missing: frozenset[str] = frozenset()
     base: Path = Path()
 
     def path(self, value: str) -> Path:
-        """``value`` as a path; a relative one starts where it was written. Raises ValueError for none."""
+        """Return ``value`` as a path; a relative one starts at the folder of its source. Raises ValueError."""
         if not value.strip() or "\0" in value:
             raise _Bad(f"{value!r} names no file; expected a path")
         try:
@@ -329,7 +326,7 @@ def add_options(parser: pytest.Parser) -> None:
 
 
 def read(config: pytest.Config, device_types: tuple[str, ...] = ()) -> AmpConfig:
-    """What command line and ini say. Raises pytest.UsageError naming the value, its source and what is expected."""
+    """Read command line and ini. Raises pytest.UsageError, which names the value, its source and what is expected."""
     values: dict[str, object] = {}
     sources: dict[str, str] = {}
     texts: dict[str, str | None] = {}
@@ -347,16 +344,16 @@ def read(config: pytest.Config, device_types: tuple[str, ...] = ()) -> AmpConfig
         sources[option.ini], texts[option.ini] = source, text
     for name in ("report", "known", "floors"):
         values[name] = values[name] or ()
-    asked = AmpConfig(sources=sources, texts=texts, **values)  # type: ignore[arg-type]  # the table's parsers give these types
-    if asked.report:
+    options = AmpConfig(sources=sources, texts=texts, **values)  # type: ignore[arg-type]  # the table's parsers give these types
+    if options.report:
         from pytest_amp.refusals import refuse_one_file_twice
 
-        refuse_one_file_twice(asked)
-    if asked.accept and (asked.baseline is None or not asked.baseline.is_file()):
+        refuse_one_file_twice(options)
+    if options.accept and (options.baseline is None or not options.baseline.is_file()):
         raise pytest.UsageError(
-            f"{asked.where('amp_accept')}: no baseline to change; expected --amp-baseline=FILE, too"
+            f"{options.where('amp_accept')}: no baseline to change; expected --amp-baseline=FILE, too"
         )
-    return asked
+    return options
 
 
 def _refuse_unknown(config: pytest.Config) -> None:
@@ -371,15 +368,17 @@ def _refuse_unknown(config: pytest.Config) -> None:
 
 
 def _overridden(config: pytest.Config) -> list[str]:
-    """The keys that ``-o`` names."""
+    """Return the keys that ``-o`` names."""
     return [word.partition("=")[0].strip() for word in config.option.override_ini or ()]
 
 
 def _text(config: pytest.Config, option: Option) -> tuple[str | None, str, Path]:
-    """The value as text, where it came from, and the folder where a relative path in it starts."""
-    given = config.getoption(option.ini)
-    if given is not None:
-        text = "true" if given is True else ",".join(given) if isinstance(given, list) else str(given)
+    """Return the value as text, its source, and the folder in which a relative path in it starts."""
+    option_value = config.getoption(option.ini)
+    if option_value is not None:
+        text = ",".join(option_value) if isinstance(option_value, list) else str(option_value)
+        if option.flag:
+            text = "true"
         typed = any(str(word).partition("=")[0] == option.name for word in config.invocation_params.args)
         return text, COMMAND_LINE if typed else ADDOPTS, config.invocation_params.dir
     base = config.inipath.parent if config.inipath else config.rootpath

@@ -1,4 +1,4 @@
-"""The fixtures. Each is a few lines; torch is imported when one is first used."""
+"""Fixtures of the plugin; torch is imported when one is first used."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ if TYPE_CHECKING:
     from pytest_amp.precision import Precision
     from pytest_amp.run.targets import Target
 
-#: A test that asks for one of these runs once per device and precision.
+#: A test with one of these fixtures runs once per device and precision.
 NAMES = frozenset({"amp", "amp_device", "amp_dtype", "amp_precision", "amp_autocast", "amp_scaler", "_amp_target"})
 
 
 def concerned(names: Collection[str]) -> bool:
-    """Whether a test with the fixtures ``names`` runs once per device and precision.
+    """Return whether a test with the fixtures ``names`` runs once per device and precision.
 
-    All of ours rest on one. A project's own fixture of the name ``amp`` does not, and is left alone.
+    All fixtures of the plugin depend on one. A project's own fixture of the name ``amp`` does not.
     """
     return "_amp_target" in names
 
 
 @pytest.fixture(autouse=True)
 def _amp_state_guard(request: pytest.FixtureRequest) -> None:
-    """First of a test's own fixtures, so last to be torn down: state of torch that leaked fails the test."""
+    """Protect the test: the first of its own fixtures is the last to be torn down."""
     node = request.node
     if not concerned(request.fixturenames) and node.get_closest_marker("amp") is None:
         return
@@ -72,9 +72,7 @@ def amp_precision(_amp_target: Target) -> Precision:
 
     The marker's ``dtypes`` may add ``fp32`` and, on CUDA, ``tf32``.
     """
-    from pytest_amp.run.parametrization import bound
-
-    return bound(_amp_target)
+    return _amp_target.bound_precision()
 
 
 @pytest.fixture(scope="session")

@@ -36,10 +36,13 @@ def pytest_amp_provenance(provenance: MutableMapping[str, Value]) -> None:
 
 
 def yielded(hook: str, groups: Iterable[object], expected: type[T]) -> list[T]:
-    """What all implementations of ``hook`` yield; AmpUsageError, naming the hook, unless each is a ``expected``."""
+    """Return the values that all implementations of ``hook`` yield.
+
+    Raises AmpUsageError unless each is an ``expected``.
+    """
     from pytest_amp.failure import AmpUsageError  # a project without mixed precision has no use for it
 
-    values: list[T] = []
+    result: list[T] = []
     for group in groups:
         if not isinstance(group, Iterable):
             raise AmpUsageError(f"the hook {hook} returned {group!r}; expected that it yields each {expected.__name__}")
@@ -48,12 +51,12 @@ def yielded(hook: str, groups: Iterable[object], expected: type[T]) -> list[T]:
                 raise AmpUsageError(
                     f"the hook {hook} yields {value!r}; expected a {expected.__module__}.{expected.__qualname__}"
                 )
-            values.append(value)
-    return values
+            result.append(value)
+    return result
 
 
 def raised_in(hook: str, error: Exception) -> str:
-    """What a project's implementation of ``hook`` raised, in one line that names its own line."""
+    """Return the error of a project's implementation of ``hook``, in one line that names the line of its code."""
     from pathlib import Path
 
     import pluggy

@@ -61,7 +61,7 @@ def pytest_cmdline_main(config: pytest.Config) -> Generator[None, int | None, in
     status = yield
     session = config.stash.get(KEY, None)
     runs = not (config.option.help or config.option.version or workers.is_worker(config))
-    if status == 0 and runs and (session is None or session.status or session.asked.explicit):
+    if status == 0 and runs and (session is None or session.status or session.options.explicit):
         from pytest_amp.run.removed import expect_judged
 
         status = expect_judged(config, session)
@@ -81,7 +81,7 @@ def pytest_configure(config: pytest.Config) -> None:
         from pytest_amp.run.resolution import added_device_types
 
         try:
-            names = tuple(found.name for found in added_device_types(config))
+            names = tuple(device_type.name for device_type in added_device_types(config))
         except AmpUsageError as error:
             raise pytest.UsageError(str(error)) from None
         except ValueError as error:
@@ -95,7 +95,7 @@ def pytest_configure(config: pytest.Config) -> None:
         from pytest_amp.run.controller import check_before_start
 
         check_before_start(session)
-        if session.asked.record is not None or session.asked.report:
+        if session.options.record is not None or session.options.report:
             from pytest_amp.run.termination import end_as_interrupted
 
             config.add_cleanup(end_as_interrupted(session))
@@ -104,13 +104,13 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Parametrize a test with an amp fixture over device and dtype."""
     marked = any(metafunc.definition.get_closest_marker(name) is not None for name in ("amp", "amp_long"))
-    ours, session = concerned(metafunc.fixturenames), metafunc.config.stash[KEY]
+    uses_amp, session = concerned(metafunc.fixturenames), metafunc.config.stash[KEY]
     named = NAMES.intersection(metafunc.fixturenames)
-    if named and not ours:
+    if named and not uses_amp:
         from pytest_amp.run.parametrization import check_own
 
         check_own(metafunc, session, named)
-    if not ours and not marked:
+    if not uses_amp and not marked:
         return
     if session.torch_problem is not None:
         session.usage_error(session.torch_problem)
@@ -119,7 +119,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     session.active = True
     from pytest_amp.run.parametrization import check_marker, parametrize
 
-    if ours:
+    if uses_amp:
         parametrize(metafunc, session)
     else:
         check_marker(metafunc, session)
@@ -130,17 +130,17 @@ def pytest_pycollect_makeitem(
     collector: pytest.Module | pytest.Class, name: str, obj: object
 ) -> Generator[None, object, object]:
     """Count the tests that a function becomes, or note a function or a class that becomes none."""
-    made = yield
+    items = yield
     session = collector.config.stash[KEY]
-    if not made and name.startswith(("test_", "Test")):
+    if not items and name.startswith(("test_", "Test")):
         from pytest_amp.run.left_out import note_object
 
         note_object(collector, obj, session)
-    elif made and session.active:
+    elif items and session.active:
         from pytest_amp.run.selection import count_made
 
-        count_made(made, session)
-    return made
+        count_made(items, session)
+    return items
 
 
 @pytest.hookimpl(wrapper=True)
@@ -179,12 +179,12 @@ def pytest_make_collect_report(
 @pytest.hookimpl(wrapper=True)
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> Generator[None, list[object], list[object]]:
     """Note a file of a family from which nothing is collected."""
-    made = yield
-    if not made and file_path.name.startswith("test_") and file_path.suffix == ".py":
+    collectors = yield
+    if not collectors and file_path.name.startswith("test_") and file_path.suffix == ".py":
         from pytest_amp.run.left_out import note_file
 
         note_file(file_path, parent.config.stash[KEY])
-    return made
+    return collectors
 
 
 @pytest.hookimpl(trylast=True)
@@ -240,7 +240,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
     """Note whether the function is called: a hook that answers first may not call it."""
     if not pyfuncitem.config.stash[KEY].active:
         return (yield)
-    from pytest_amp.run.called import noting
+    from pytest_amp.run.false_passes import noting
 
     function = pyfuncitem.obj
     pyfuncitem.obj = noting(pyfuncitem)
@@ -258,13 +258,12 @@ def pytest_runtest_makereport(
     session = item.config.stash[KEY]
     if not session.active:
         report = yield
-        if session.asked.explicit and "amp" in getattr(item, "fixturenames", ()):
-            from pytest_amp.run.called import expect_no_mock
+        if session.options.explicit and "amp" in getattr(item, "fixturenames", ()):
+            from pytest_amp.run.false_passes import expect_no_mock
 
             expect_no_mock(item, report)
         return report
-    from pytest_amp.run.called import expect_called, expect_no_mock
-    from pytest_amp.run.finite import expect_finite
+    from pytest_amp.run.false_passes import expect_called, expect_finite, expect_no_mock
     from pytest_amp.run.outcomes import attach, complete_failure, live_with
     from pytest_amp.run.settling import say_failed, settle
 
@@ -290,7 +289,7 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, objec
 
         note_removed(session, amp_session)
         amp_session.account = Account()
-    if not (amp_session.active or amp_session.asked.timeout[1]):
+    if not (amp_session.active or amp_session.options.timeout[1]):
         return (yield)
     from pytest_amp.run.time_limits import watched
 
@@ -312,8 +311,10 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> Generator[
         close(amp_session)
     if workers.is_worker(session.config):
         session.config.workeroutput["amp"] = amp_session.to_controller()  # type: ignore[attr-defined]
-    elif amp_session.concerned or amp_session.finished_nodes or amp_session.asked.explicit:
-        session.exitstatus = amp_session.status = amp_session.finish(int(exitstatus))
+    elif amp_session.concerned or amp_session.finished_nodes or amp_session.options.explicit:
+        from pytest_amp.run.verdict import finish
+
+        session.exitstatus = amp_session.status = finish(amp_session, int(exitstatus))
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -331,11 +332,12 @@ def pytest_report_teststatus(
 def pytest_report_header(config: pytest.Config) -> list[str]:
     """Return the values of the options, with their sources."""
     session = config.stash.get(KEY, None)
-    if session is None or not session.asked.explicit:
+    if session is None or not session.options.explicit:
         return []
+    from pytest_amp.data_files.releases import installed_torch
     from pytest_amp.report.terminal import header
 
-    return header(session)
+    return header(session.options, installed_torch())
 
 
 def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
@@ -343,9 +345,9 @@ def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
     session = config.stash[KEY]
     if not session.active or workers.is_controller(config):
         return []
-    from pytest_amp.report.terminal import found
+    from pytest_amp.report.terminal import devices
 
-    return found(session)
+    return devices(session.targets, session.speed_reason)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
@@ -356,8 +358,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
             sys.stderr.write(f"ERROR: {message}\n")
     if session.concerned and not session.usage_errors:
         from pytest_amp.report.terminal import summarize
+        from pytest_amp.run.freeze import freeze
 
-        summarize(session, terminalreporter)
+        summarize(freeze(session), terminalreporter)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_amp.config import JOB_SUMMARY, REPORTS
-
 if TYPE_CHECKING:
     from pytest_amp.config import AmpConfig
+
+#: Variable of GitHub Actions with the path of the running job's page.
+JOB_SUMMARY = "GITHUB_STEP_SUMMARY"
 
 
 def refuse_unknown(names: Iterable[str], known: Sequence[str], config: pytest.Config) -> None:
@@ -45,27 +46,30 @@ def _is_a_key(name: str, config: pytest.Config) -> bool:
     return True
 
 
-def job_summary(part: str) -> Path:
-    """Return the page of the running job of GitHub Actions, to which steps append. Raises ValueError without one."""
+def job_summary(part: str, reports: str) -> Path:
+    """Return the page of the running job of GitHub Actions, to which steps append.
+
+    Raises ValueError without one; ``reports`` are the valid values.
+    """
     if part != "github":
-        raise ValueError(f"{part!r}: github takes no file; expected {REPORTS}")
+        raise ValueError(f"{part!r}: github takes no file; expected {reports}")
     path = Path(os.environ.get(JOB_SUMMARY, ""))
     if not path.is_file():
         raise ValueError(
-            f"github is the page of a job of GitHub Actions, and {JOB_SUMMARY} names no file; expected {REPORTS}"
+            f"github is the page of a job of GitHub Actions, and {JOB_SUMMARY} names no file; expected {reports}"
         )
     return path
 
 
-def refuse_one_file_twice(asked: AmpConfig) -> None:
+def refuse_one_file_twice(options: AmpConfig) -> None:
     """Refuse a report to the file of the baseline, the record or another report; any other file may be replaced."""
-    files = {"amp_baseline": asked.baseline, "amp_record": asked.record}
-    taken = {path.resolve(): ini for ini, path in files.items() if path is not None}
-    for report in asked.report:
-        other = taken.get(report.path.resolve())
+    files = {"amp_baseline": options.baseline, "amp_record": options.record}
+    owners = {path.resolve(): ini for ini, path in files.items() if path is not None}
+    for report in options.report:
+        other = owners.get(report.path.resolve())
         if other is not None:
-            where, also = asked.where("amp_report"), asked.where(other)
+            where, also = options.where("amp_report"), options.where(other)
             raise pytest.UsageError(
                 f"{where}: {str(report.path)!r} is the file of {also}, too; expected a file of its own"
             )
-        taken[report.path.resolve()] = "amp_report"
+        owners[report.path.resolve()] = "amp_report"

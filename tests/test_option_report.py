@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_amp.config import JOB_SUMMARY, REPORTS
+from pytest_amp.config import REPORTS
+from pytest_amp.refusals import JOB_SUMMARY
 from pytest_amp.report.markdown import CUT, LIMIT, append_to_job_summary
 from tests.project import Project, refused, summary
 

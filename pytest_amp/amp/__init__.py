@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pytest_amp.amp.base import NOTES, OBSERVATIONS
 from pytest_amp.amp.fixture import Amp, SuiteAmp
 
-__all__ = ["NOTES", "OBSERVATIONS", "Amp", "SuiteAmp"]
+__all__ = ["Amp", "SuiteAmp"]

@@ -12,6 +12,7 @@ import pytest
 
 from pytest_amp.account import use
 from pytest_amp.config import MAY_BE_MISSING
+from pytest_amp.data_files.releases import installed_torch
 from pytest_amp.devices import DeviceKind
 from pytest_amp.failure import AmpFailure, AmpUsageError, is_usage_error
 from pytest_amp.families import PROJECT
@@ -19,23 +20,22 @@ from pytest_amp.markers import AmpMarker
 from pytest_amp.precision import LOW
 from pytest_amp.record import (
     DRAWS,
+    FAILING,
+    Baseline,
     Better,
     Kind,
     Observation,
     Observe,
-    Record,
     Value,
     Verdict,
     check_value,
     check_written,
-    compare,
     make_key,
     moved,
 )
 from pytest_amp.record.cause import likely_cause
-from pytest_amp.run.parametrization import bound
-from pytest_amp.run.selection import INFO, MARKER, own_parameters
-from pytest_amp.run.session import AmpSession, installed_torch
+from pytest_amp.run.identity import INFO, MARKER, NOTES, OBSERVATIONS, own_parameters
+from pytest_amp.run.session import AmpSession
 from pytest_amp.run.state_guard import autocast_on
 from pytest_amp.run.targets import Target
 
@@ -49,9 +49,6 @@ if TYPE_CHECKING:
     from pytest_amp.precision import Precision
 
 __tracebackhide__ = is_usage_error
-
-OBSERVATIONS = pytest.StashKey[list[Observation]]()
-NOTES = pytest.StashKey[list[str]]()
 
 _KINDS = {kind.value: kind for kind in Kind}
 
@@ -84,8 +81,8 @@ class Bound:
         self._item = item
         self._session = session
         self._target = target
-        self._precision = bound(target)
-        self._config: AmpConfig = session.asked
+        self._precision = target.bound_precision()
+        self._config: AmpConfig = session.options
         self._marker: AmpMarker = item.stash[MARKER]
         item.stash[OBSERVATIONS] = []  # set anew: a plugin may run the test again
         item.stash[NOTES] = []
@@ -219,27 +216,31 @@ class Bound:
             raise AmpUsageError(str(error)) from None
         return self._kept(made)
 
-    def _kept(self, made: Observation) -> Observation:
+    def _kept(self, observation: Observation) -> Observation:
         """Add an observation to the test and compare it with the baseline. Raises AmpFailure where they disagree."""
-        baseline, before = self._session.baseline, self._session.before(made.key)
+        baseline = self._session.baseline
         if baseline is not None:
-            made = compare(made, before, fair=self._session.unfair(self.device.key) is None)
-        self._item.stash[OBSERVATIONS].append(made)
-        self._item.user_properties.append((f"amp {made.key}", f"{made.value} ({made.verdict.value})"))
-        failed = made.verdict in (Verdict.CHANGED, Verdict.REGRESSED)
-        if failed and baseline is not None and before is not None and not self._config.accept:
-            self._differs(made, before, baseline)
-        return made
+            observation = baseline.compare(observation)
+        self._item.stash[OBSERVATIONS].append(observation)
+        verdict = observation.verdict
+        self._item.user_properties.append((f"amp {observation.key}", f"{observation.value} ({verdict.value})"))
+        if baseline is not None and verdict in FAILING and not self._config.accept:
+            self._differs(observation, baseline)
+        return observation
 
-    def _differs(self, made: Observation, before: Observation, baseline: Record) -> NoReturn:
+    def _differs(self, made: Observation, baseline: Baseline) -> NoReturn:
         """Raise AmpFailure for an observation that differs from the baseline."""
+        import torch
+
+        before = baseline.before(made.key)
+        assert before is not None
         worse = made.verdict is Verdict.REGRESSED
         unit, how = f" {made.unit}" if made.unit and _is_number(made.value) else "", moved(made, before)
         raise AmpFailure(
             f"{made.name} on {self._target.id} is {'worse than' if worse else 'no longer'} what the baseline has",
             label_before="baseline",
-            before=f"{made.baseline}{unit} on torch {baseline.provenance.get('torch', 'unknown')}",
-            now=f"{made.value}{unit}{f' ({how})' if how else ''} on {self._session.torch_version()}, "
+            before=f"{made.baseline}{unit} on torch {baseline.torch}",
+            now=f"{made.value}{unit}{f' ({how})' if how else ''} on torch {torch.__version__}, "
             f"{self.device.describe()}",
             likely=self._likely(made, baseline),
             accept="the same command with --amp-accept",
@@ -249,8 +250,8 @@ class Bound:
         """Add a line to the notes of the run, which its summary and its reports show; a note fails nothing."""
         self._item.stash[NOTES].append(f"{self._target.id}: {text}")
 
-    def _likely(self, made: Observation, baseline: Record) -> str:
-        revised = self._session.revised.get(made.family)
+    def _likely(self, made: Observation, baseline: Baseline) -> str:
+        revised = baseline.revised.get(made.family)
         if revised is not None:
             return (
                 f"the tests of {made.family} changed since the baseline was recorded (revision {revised[0]} -> "
@@ -258,12 +259,12 @@ class Bound:
             )
         from pytest_amp.report.reasons import reasons
 
-        known = reasons([made], baseline.provenance.get("torch"), installed_torch()).get(made.key)
+        known = reasons([made], baseline.record.provenance.get("torch"), installed_torch()).get(made.key)
         if known is not None:
             return known
         if made.kind is Kind.MEASURE:
             return "what the test measures, torch, or what else this machine does"
-        return likely_cause(baseline.provenance, self._session.provenance, self.device.key)
+        return likely_cause(baseline.record.provenance, self._session.provenance, self.device.key)
 
     def _missing(self, what: str, reason: str) -> NoReturn:
         """Fail the test, or skip it if --amp-allow-missing names ``what``; see ``SuiteAmp.missing``."""

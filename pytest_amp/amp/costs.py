@@ -8,8 +8,8 @@ from pytest_amp.amp.base import Bound
 from pytest_amp.amp.deprecated import renamed_keywords
 from pytest_amp.devices import DeviceKind
 from pytest_amp.failure import is_usage_error
-from pytest_amp.record import judged, make_key
-from pytest_amp.run.selection import INFO
+from pytest_amp.record import make_key
+from pytest_amp.run.identity import INFO
 
 if TYPE_CHECKING:
     from pytest_amp.cases import Case
@@ -122,14 +122,12 @@ class CostChecks(Bound):
         """
         from pytest_amp.speed import Interval
 
-        family = self._item.stash[INFO].family
-        before = None
-        fair = self._session.baseline is not None and self._session.unfair(self.device.key) is None
-        if fair and not self._config.accept:
-            before = self._session.before(make_key(family, self.device.key, self.precision.name, name))
-        if before is None or not judged(before):
+        baseline = self._session.baseline
+        if baseline is None or self._config.accept:
             return None
-        if before.interval is None or not isinstance(before.value, (int, float)):
+        family = self._item.stash[INFO].family
+        before = baseline.standard(make_key(family, self.device.key, self.precision.name, name))
+        if before is None or before.interval is None or not isinstance(before.value, (int, float)):
             return None
         return Interval(before.interval[0], before.value, before.interval[1], 0)
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from pytest_amp.amp.base import OBSERVATIONS
 from pytest_amp.amp.compilation import CompileChecks
 from pytest_amp.amp.costs import CostChecks
 from pytest_amp.amp.loops import LoopChecks
 from pytest_amp.amp.numerics import NumericChecks
 from pytest_amp.failure import is_usage_error
+from pytest_amp.run.identity import OBSERVATIONS
 
 if TYPE_CHECKING:
     from pytest_amp.cases import Case

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib import metadata
+
 from packaging.version import Version
 
 Release = tuple[int, int]
@@ -18,3 +20,11 @@ def holds_in(release: Release, *, since: str | None, until: str | None) -> bool:
     return not (
         (since is not None and release < release_of(since)) or (until is not None and release > release_of(until))
     )
+
+
+def installed_torch() -> str:
+    """Return the installed version of torch, without importing it; a build that was never installed has none."""
+    try:
+        return metadata.version("torch")
+    except metadata.PackageNotFoundError:
+        return "not installed"

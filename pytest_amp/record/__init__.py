@@ -3,17 +3,18 @@
 Pure Python: neither torch nor pytest is needed to read or compare.
 """
 
-from pytest_amp.record.compare import ERROR_RATIO, compare, judged, moved, revisions, unfair
+from pytest_amp.record.baseline import Baseline
+from pytest_amp.record.compare import ERROR_RATIO, compare, judged, moved, shifted, unfair
 from pytest_amp.record.difference import (
     FAILING,
     FAILS,
     ORDER,
     Difference,
     Gap,
-    as_gone,
     difference,
     families,
     flattened,
+    from_baseline,
 )
 from pytest_amp.record.errors import DRAWS
 from pytest_amp.record.file import (
@@ -57,6 +58,7 @@ __all__ = [
     "FIXED",
     "ORDER",
     "SCHEMA",
+    "Baseline",
     "Better",
     "Difference",
     "Failure",
@@ -70,7 +72,6 @@ __all__ = [
     "Value",
     "Verdict",
     "alone",
-    "as_gone",
     "canonical",
     "check_value",
     "check_written",
@@ -80,6 +81,7 @@ __all__ = [
     "families",
     "finite",
     "flattened",
+    "from_baseline",
     "from_data",
     "judged",
     "keys_of",
@@ -88,7 +90,7 @@ __all__ = [
     "moved",
     "parsed",
     "read_record",
-    "revisions",
+    "shifted",
     "trend",
     "unfair",
     "unwritable",

@@ -136,16 +136,19 @@ def _of_numbers(now: Observation, before: Observation) -> Verdict:
     if now.better is Better.HIGHER:  # negated, so that lower is better
         low, high, old_low, old_high = -high, -low, -old_high, -old_low
     margin = MARGINS.get(now.kind, 0.0) if now.margin is None else now.margin
-    if low > _moved(old_high, margin):
+    if low > shifted(old_high, margin):
         return Verdict.REGRESSED
-    if high < _moved(old_low, -margin):
+    if high < shifted(old_low, -margin):
         return Verdict.IMPROVED
     # One value each decides; two intervals may not exclude that it is worse by more than the margin.
-    return Verdict.INCONCLUSIVE if high > _moved(old_low, margin) else Verdict.PASS
+    return Verdict.INCONCLUSIVE if high > shifted(old_low, margin) else Verdict.PASS
 
 
-def _moved(bound: float, margin: float) -> float:
-    """Return ``bound`` moved by a share of its size; an interval of too few values has an infinite bound."""
+def shifted(bound: float, margin: float) -> float:
+    """Return an end of an interval, moved by a share of its size; an interval of too few values has infinite ends.
+
+    Beyond the worst end of the earlier interval, moved by the margin, a new one has regressed.
+    """
     return bound + margin * abs(bound) if math.isfinite(bound) else bound
 
 

@@ -6,7 +6,8 @@ import enum
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from pytest_amp.record.compare import compare, judged, revisions, unfair
+from pytest_amp.record.baseline import Baseline
+from pytest_amp.record.compare import judged, revisions
 from pytest_amp.record.file import Failure, Record
 from pytest_amp.record.observation import Kind, Observation, Value, Verdict, canonical
 
@@ -44,7 +45,8 @@ class Difference:
 
     ``observations`` are those of ``new`` that differ, each with the old value as its baseline, those of ``old`` that
     have gone, and tests that fail now and did not before, or the reverse (kind ``state``, under a key of their own); in
-    the order of ORDER and then of their keys. ``same`` and ``unjudged`` (only recorded) count the remaining ones.
+    the order of ORDER, and those of two records then by key. ``same`` and ``unjudged`` (only recorded) count the
+    remaining ones.
     ``not_run`` counts observations of ``old`` from tests that ``new`` did not run whole, ``not_run_before`` those of
     ``new`` from tests that ``old`` lacks, ``failed_in_both`` tests. ``unfair`` says why values could not be compared,
     by device. ``gaps`` lists what the comparison could not cover: records that share nothing on a device and dtype, a
@@ -69,6 +71,15 @@ class Difference:
         """Return the observations with ``verdict``."""
         return [observation for observation in self.observations if observation.verdict is verdict]
 
+    def groups(self) -> dict[Verdict, list[Observation]]:
+        """Return the observations by verdict, in the order of ORDER."""
+        return {verdict: self.of(verdict) for verdict in ORDER}
+
+    @property
+    def revised(self) -> dict[str, tuple[str, str]]:
+        """Return the families with different test revisions, with both revisions."""
+        return revisions(self.old.provenance, self.new.provenance)
+
     def provenance(self) -> Iterator[tuple[str, Value, Value]]:
         """Yield the differing entries of both provenances, except date and command: name, old value, new value."""
         before, now = flattened(self.old.provenance), flattened(self.new.provenance)
@@ -81,34 +92,34 @@ class Difference:
 
 def difference(old: Record, new: Record) -> Difference:
     """Compare ``new`` with ``old`` key by key, as a run with ``old`` as its baseline does."""
+    baseline = Baseline(old, new.provenance)
     before, now = old.by_key(), new.by_key()
     devices = {observation.target[0] for observation in old.observations}
-    reasons = {device: reason for device in devices if (reason := unfair(old.provenance, new.provenance, device))}
-    found: list[Observation] = []
+    reasons = {device: reason for device in devices if (reason := baseline.unfair(device))}
+    differing: list[Observation] = []
     same = unjudged = not_run_before = 0
     for key, observation in now.items():
         if key not in before and not old.saw(observation):
             not_run_before += 1
             continue
         # The verdict of its own run, against another baseline, is irrelevant here.
-        plain = replace(observation, verdict=Verdict.PASS, baseline=None)
-        compared = compare(plain, before.get(key), fair=observation.target[0] not in reasons)
+        compared = baseline.compare(replace(observation, verdict=Verdict.PASS, baseline=None))
         if compared.verdict in ORDER:
-            found.append(compared)
+            differing.append(compared)
         elif judged(compared):
             same += 1
         else:
             unjudged += 1
     missing = [observation for key, observation in before.items() if key not in now]
     gone = [observation for observation in missing if new.ran_whole(observation)]
-    found += [as_gone(observation) for observation in gone]
-    found += _tests(old, new)
-    revised = revisions(old.provenance, new.provenance)
+    differing += [as_gone(observation) for observation in gone]
+    differing += _tests(old, new)
     of_tests = (Verdict.FAILED, Verdict.FIXED)
-    incomparable = [each for each in found if each.family in revised and each.verdict not in of_tests]
-    found = [each for each in found if each.family not in revised or each.verdict in of_tests]
-    found.sort(key=lambda observation: (ORDER.index(observation.verdict), observation.key))
-    both = len({each.key for each in old.failures} & {each.key for each in new.failures})
+    revised = baseline.revised
+    incomparable = [each for each in differing if each.family in revised and each.verdict not in of_tests]
+    differing = [each for each in differing if each.family not in revised or each.verdict in of_tests]
+    differing.sort(key=lambda observation: (ORDER.index(observation.verdict), observation.key))
+    both = len({failure.key for failure in old.failures} & {failure.key for failure in new.failures})
     not_run = len(missing) - len(gone)
     gaps = {
         Gap.UNCOMPARED: (*_uncompared(old, new), *_revised(revised, incomparable)),
@@ -117,7 +128,30 @@ def difference(old: Record, new: Record) -> Difference:
     }
     gaps = {gap: lines for gap, lines in gaps.items() if lines}
     return Difference(
-        *(old, new, tuple(found), same, unjudged, not_run, not_run_before, both, reasons, gaps, tuple(incomparable))
+        *(old, new, tuple(differing), same, unjudged, not_run, not_run_before, both, reasons, gaps, tuple(incomparable))
+    )
+
+
+def from_baseline(baseline: Baseline, run: Record, gone: Iterable[Observation]) -> Difference:
+    """Return the difference of a run from its baseline, with the verdicts that its observations have.
+
+    ``gone`` are the baseline's observations whose tests ran whole and no longer make them. Failed tests are not part of
+    it, and what could not be compared is a problem of the run, so that there are no gaps. The observations of one
+    verdict are in the order of the run.
+    """
+    observations = [*run.observations, *map(as_gone, gone)]
+    differing = [each for verdict in ORDER for each in observations if each.verdict is verdict]
+    same = sum(judged(each) for each in run.observations if each.verdict not in ORDER)
+    unjudged = sum(not judged(each) for each in run.observations if each.verdict not in ORDER)
+    missing = baseline.record.by_key().keys() - {each.key for each in observations}
+    devices = dict.fromkeys(each.target[0] for each in run.observations)
+    reasons = {device: reason for device in devices if (reason := baseline.unfair(device))}
+    return Difference(
+        *(baseline.record, run, tuple(differing), same, unjudged, len(missing)),
+        not_run_before=0,
+        failed_in_both=0,
+        unfair=reasons,
+        gaps={},
     )
 
 

@@ -6,17 +6,13 @@ import enum
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from pytest_amp.record import FIXED, Observation
+from pytest_amp.record import FIXED, Observation, Record
 from pytest_amp.report import newer
 from pytest_amp.report.commands import bisect_command
 from pytest_amp.report.places import without_places
 from pytest_amp.report.reasons import change_between
-from pytest_amp.run.session import installed_torch
-
-if TYPE_CHECKING:
-    from pytest_amp.run.session import AmpSession
+from pytest_amp.run.result import FailedTest, Run
 
 
 class Standing(enum.Enum):
@@ -58,32 +54,34 @@ class Cause:
         return f"{tests} on {', '.join(self.places)}"
 
 
-@dataclass(frozen=True)
-class _Failed:
-    test: str
-    target: str
-    family: str
-    text: str
-
-
-def causes(session: AmpSession) -> list[Cause]:
+def causes(run: Run) -> list[Cause]:
     """Return the causes of a run's failures, unexplained ones first."""
-    groups: dict[tuple[str, str], list[_Failed]] = {}
-    for test in dict.fromkeys(test for test, _ in session.tally.failures):
-        target, family, text = session.tally.texts[test]
-        failed = _Failed(test, target, family, text.strip().removeprefix("Failed: "))
-        groups.setdefault((failed.family, without_places(_what(failed.text))), []).append(failed)
-    found = [_cause(group, session) for group in groups.values()]
+    groups: dict[tuple[str, str], list[FailedTest]] = {}
+    for failure in _first_of_each(run.failures):
+        groups.setdefault((failure.family, without_places(_what(_message(failure)))), []).append(failure)
     order = [*Standing]
-    return sorted(found, key=lambda cause: (order.index(cause.standing), -len(cause.tests)))
+    result = [_cause(group, run) for group in groups.values()]
+    return sorted(result, key=lambda cause: (order.index(cause.standing), -len(cause.tests)))
 
 
-def by_standing(found: Iterable[Cause]) -> dict[Standing, list[Cause]]:
+def _first_of_each(failures: Iterable[FailedTest]) -> list[FailedTest]:
+    """Return the first failure of each test."""
+    first: dict[str, FailedTest] = {}
+    for failure in failures:
+        first.setdefault(failure.test, failure)
+    return [*first.values()]
+
+
+def by_standing(causes: Iterable[Cause]) -> dict[Standing, list[Cause]]:
     """Group causes by standing."""
     groups: dict[Standing, list[Cause]] = {}
-    for cause in found:
+    for cause in causes:
         groups.setdefault(cause.standing, []).append(cause)
     return groups
+
+
+def _message(failure: FailedTest) -> str:
+    return failure.text.strip().removeprefix("Failed: ")
 
 
 def _what(text: str) -> str:
@@ -91,56 +89,60 @@ def _what(text: str) -> str:
     return first.removeprefix("AmpFailure: ").removeprefix(FIXED)
 
 
-def _cause(group: list[_Failed], session: AmpSession) -> Cause:
-    first = group[0]
+def _cause(group: list[FailedTest], run: Run) -> Cause:
+    first, text = group[0], _message(group[0])
     parts = {}
-    if first.text.startswith("AmpFailure: "):
-        parts = {found["label"].strip(): found["text"] for found in _PART.finditer(first.text)}
-    reason = _reason(group, session)
+    if text.startswith("AmpFailure: "):
+        parts = {part["label"].strip(): part["text"] for part in _PART.finditer(text)}
+    earlier = earlier_torch(None if run.difference is None else run.difference.old)
+    reason = _reason(group, run, earlier)
     standing = Standing.UNEXPLAINED if reason is None else Standing.EXPLAINED
-    if first.text.startswith(FIXED):
+    if text.startswith(FIXED):
         standing = Standing.FIXED
     return Cause(
         standing,
-        _what(first.text),
+        _what(text),
         parts,
-        tuple(failed.test for failed in group),
-        tuple(sorted({failed.target for failed in group})),
+        tuple(failure.test for failure in group),
+        tuple(sorted({failure.target for failure in group})),
         reason,
-        bisect_command(first.test, first.target, parts.get("rerun"), _earlier(session), installed_torch()),
+        bisect_command(first.test, first.target, parts.get("rerun"), earlier, run.torch),
     )
 
 
-def failed(session: AmpSession) -> list[tuple[str, str]]:
+def failed(run: Run) -> list[tuple[str, str]]:
     """Return failed tests, each with the first line of its message, except those red for a fixed fault."""
-    return [(test, why) for test, why in session.tally.failures if not why.startswith(FIXED)]
+    return [(failure.test, failure.reason) for failure in run.failures if not failure.reason.startswith(FIXED)]
 
 
-def _earlier(session: AmpSession) -> str:
+def earlier_torch(baseline: Record | None) -> str:
     """Return the release to compare with: the baseline's, else the last that the data covers."""
-    if session.baseline is not None:
-        return str(session.baseline.provenance.get("torch", ""))
+    if baseline is not None:
+        return str(baseline.provenance.get("torch", ""))
     return f"{newer.last_known()}.0"
 
 
-def _reason(group: list[_Failed], session: AmpSession) -> str | None:
+def _reason(group: list[FailedTest], run: Run, earlier: str) -> str | None:
     """Return the known reason of a fact that the message names; None without one."""
-    tests = {failed.test: failed.text for failed in group}
-    facts = [(tests[test], fact) for test, fact in session.tally.observations.values() if test in tests]
-    known = (known_reason(text, [fact], session) for text, fact in facts)
+    texts = {failure.test: _message(failure) for failure in group}
+    facts = [(texts[test], fact) for fact in run.record.observations if (test := run.tests[fact.key]) in texts]
+    known = (known_reason(text, [fact], earlier, run.torch) for text, fact in facts)
     return next((reason for reason in known if reason is not None), None)
 
 
-def known_reason(text: str, observations: Iterable[Observation], session: AmpSession) -> str | None:
-    """Return the known reason of the first of ``observations`` that a failure's message names."""
+def known_reason(text: str, observations: Iterable[Observation], earlier: str, torch: str) -> str | None:
+    """Return the known reason of the first of ``observations`` that a failure's message names.
+
+    ``earlier`` and ``torch`` are the releases between which its value changed.
+    """
     named = (fact for fact in observations if fact.name in text)
-    known = (change_between(fact, _earlier(session), installed_torch()) for fact in named)
+    known = (change_between(fact, earlier, torch) for fact in named)
     return next((reason for reason in known if reason is not None), None)
 
 
-def remark() -> str | None:
+def remark(torch: str) -> str | None:
     """Return the remark for a run on a torch that is newer than the data; None otherwise."""
-    known = newer.newer_than_known(installed_torch())
+    known = newer.newer_than_known(torch)
     if known is None:
         return None
     return f"{known}: what is unexplained here may be a change that torch made on purpose"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass
 
 from pytest_amp.record import FAILING, ORDER, Kind, Observation, Value, Verdict
@@ -34,16 +34,27 @@ FINGERPRINT = (
 
 def legend(observations: Iterable[Observation]) -> list[str]:
     """Return the legend that a reader of these values needs."""
-    return [FINGERPRINT] * any(each.family == "fingerprint" and each.kind is Kind.DTYPE for each in observations)
+    return [FINGERPRINT] * any(
+        observation.family == "fingerprint" and observation.kind is Kind.DTYPE for observation in observations
+    )
 
 
 #: Maximum number of commands shown for unexplained differences.
 COMMANDS = 5
+#: Maximum number of rows of one kind: in a terminal's summary, in the text of a difference (of one family) and of a
+#: history, and on a page.
+SUMMARY_ROWS, DIFFERENCE_ROWS, HISTORY_ROWS, PAGE_ROWS = 20, 25, 50, 100
+
+
+def and_more(rows: Sized, most: int, noun: str = "") -> list[str]:
+    """Return the line ``and 3 more`` for the rows beyond ``most``; empty without any."""
+    return [f"and {len(rows) - most} more {noun}".rstrip()] if len(rows) > most else []
 
 
 def told_commands(those: Iterable[Observation], commands: Mapping[str, str]) -> list[str]:
     """Return the commands of these observations without duplicates, at most COMMANDS of them."""
-    return [*dict.fromkeys(commands[each.key] for each in those if each.key in commands)][:COMMANDS]
+    unique = dict.fromkeys(commands[observation.key] for observation in those if observation.key in commands)
+    return [*unique][:COMMANDS]
 
 
 def tables(
@@ -64,14 +75,14 @@ def tables(
         for reason, those in by_reason(group, why).items():
             if reason:
                 body += [f"because {linked(reason)}:", ""]
-            elif any(each.key in why for each in group):
+            elif any(observation.key in why for observation in group):
                 body += ["without a known reason:", ""]
             rows = together(verdict, those)
             body += ["| key | before | now |", "|---|---|---|"]
             body += [f"| {code(row.key)} | {plain(row.before)} | {plain(row.now)} |" for row in rows]
             body.append("")
-            told = told_commands(those, commands or {}) if not reason else []
-            body += [f"- find the release: {code(command)}" for command in told] + [""] * bool(told)
+            shown = told_commands(those, commands or {}) if not reason else []
+            body += [f"- find the release: {code(command)}" for command in shown] + [""] * bool(shown)
         body.pop()
         if verdict in FAILING:
             lines += ["", f"**{title}**", "", *body]
@@ -82,10 +93,10 @@ def tables(
 
 def by_reason(group: Iterable[Observation], why: Mapping[str, str]) -> dict[str, list[Observation]]:
     """Group observations by reason, in order of occurrence; those without one, under "", come first."""
-    found: dict[str, list[Observation]] = {"": []}
-    for each in group:
-        found.setdefault(why.get(each.key, ""), []).append(each)
-    return {reason: those for reason, those in found.items() if those}
+    result: dict[str, list[Observation]] = {"": []}
+    for observation in group:
+        result.setdefault(why.get(observation.key, ""), []).append(observation)
+    return {reason: those for reason, those in result.items() if those}
 
 
 @dataclass(frozen=True)
@@ -103,12 +114,15 @@ class Row:
 def together(verdict: Verdict, group: Iterable[Observation]) -> list[Row]:
     """Return the rows of these observations, in order of first occurrence."""
     rows: dict[tuple[str, ...], list[Observation]] = {}
-    for each in group:
-        rows.setdefault(cause_of(verdict, each), []).append(each)
+    for observation in group:
+        rows.setdefault(cause_of(verdict, observation), []).append(observation)
     return [
-        Row(f"{each.family}/{_places([one.target for one in those])}/{named(those)}", *_before_and_now(verdict, each))
+        Row(
+            f"{observation.family}/{_places([one.target for one in those])}/{named(those)}",
+            *_before_and_now(verdict, observation),
+        )
         for those in rows.values()
-        for each in those[:1]
+        for observation in those[:1]
     ]
 
 
@@ -122,8 +136,8 @@ def cause_of(verdict: Verdict, observation: Observation) -> tuple[str, ...]:
 
 def named(those: Sequence[Observation]) -> str:
     """Return the name of the first of several observations, and the number of remaining names."""
-    others = len({each.name for each in those}) - 1
-    return f"{those[0].name} and {others} more" if others else those[0].name
+    remaining = len({observation.name for observation in those}) - 1
+    return f"{those[0].name} and {remaining} more" if remaining else those[0].name
 
 
 def _places(targets: Iterable[tuple[str, str]]) -> str:
@@ -153,14 +167,14 @@ def valued(observation: Observation) -> str:
     if observation.interval is not None:
         text += f" [{', '.join(f'{end:.3g}' for end in observation.interval)}]"
     if observation.over_seeds is not None and observation.verdict is not Verdict.NEW:
-        text += f", over seeds {', '.join(f'{each:.3g}' for each in observation.over_seeds)}"
+        text += f", over seeds {', '.join(f'{error:.3g}' for error in observation.over_seeds)}"
     return f"{text} {printable(observation.unit)}" if observation.unit and observation.kind is Kind.MEASURE else text
 
 
 def times(observation: Observation) -> str:
     """Return the factor by which a number grew or shrank; empty for anything else."""
     before, now = observation.baseline, observation.value
-    numbers = all(isinstance(each, (int, float)) and not isinstance(each, bool) for each in (before, now))
+    numbers = all(isinstance(number, (int, float)) and not isinstance(number, bool) for number in (before, now))
     if observation.kind is not Kind.ERROR and observation.better is None:
         return ""
     if not numbers or not before or observation.verdict is Verdict.CHANGED:

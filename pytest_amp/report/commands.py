@@ -41,22 +41,21 @@ def _command(chosen: Sequence[str], target: str, old: str, new: str) -> str | No
     return shlex.join(["pytest-amp", "bisect", first.public, last.public, *chosen, *place])
 
 
-def of_difference(found: Difference) -> dict[str, str]:
+def of_difference(difference: Difference) -> dict[str, str]:
     """Return the command that finds the release of each failing difference, by key; one for each test of the suites."""
-    old, new = (str(record.provenance.get("torch")) for record in (found.old, found.new))
+    old, new = (str(record.provenance.get("torch")) for record in (difference.old, difference.new))
     by_test: dict[tuple[str, str], str | None] = {}
     commands = {}
-    words = shlex.split(str(found.new.provenance.get("command", "")))
+    words = shlex.split(str(difference.new.provenance.get("command", "")))
     tier = _needed(word for word in words if word != "--pyargs")
-    for each in found.observations:
-        if each.family == _OF_A_PROJECT or each.verdict not in FAILING:
+    for observation in difference.observations:
+        if observation.family == _OF_A_PROJECT or observation.verdict not in FAILING:
             continue
-        name = each.test.rpartition("::")[2]
-        if (each.family, name) not in by_test:
-            by_test[each.family, name] = (
-                _command(["-k", name, *tier], "-".join(each.target), old, new) if name else None
-            )
-        command = by_test[each.family, name]
+        name = observation.test.rpartition("::")[2]
+        if (observation.family, name) not in by_test:
+            target = "-".join(observation.target)
+            by_test[observation.family, name] = _command(["-k", name, *tier], target, old, new) if name else None
+        command = by_test[observation.family, name]
         if command is not None:
-            commands[each.key] = command
+            commands[observation.key] = command
     return commands

@@ -8,7 +8,9 @@ from itertools import groupby
 
 from pytest_amp.record import ERROR_RATIO, ORDER, Difference, Observation, Record, Verdict, finite
 from pytest_amp.report.cells import (
+    DIFFERENCE_ROWS,
     TITLES,
+    and_more,
     by_reason,
     cause_of,
     legend,
@@ -25,95 +27,99 @@ from pytest_amp.report.newer import newer_than_known
 from pytest_amp.report.reasons import reasons
 from pytest_amp.text.quoted import printable
 
-#: Maximum number of listed differences of one kind in one family, in text.
-LISTED = 25
 
-
-def why(found: Difference) -> dict[str, str]:
+def why(difference: Difference) -> dict[str, str]:
     """Return the known reasons, by key."""
-    return reasons(found.observations, found.old.provenance.get("torch"), found.new.provenance.get("torch"))
+    return reasons(
+        difference.observations, difference.old.provenance.get("torch"), difference.new.provenance.get("torch")
+    )
 
 
-def as_text(found: Difference) -> str:
+def as_text(difference: Difference) -> str:
     """Format for a terminal: the two runs, a line of counts, and each difference, worst first."""
-    lines = [f"old  {run(found.old.provenance)}", f"new  {run(found.new.provenance)}"]
-    lines += [f"     {name}: {short(before)} -> {short(now)}" for name, before, now in found.provenance()]
-    lines += [f"     {note}" for note in remarks(found)]
-    lines += ["", counts(found)]
-    known, commands = why(found), of_difference(found)
+    lines = [f"old  {run(difference.old.provenance)}", f"new  {run(difference.new.provenance)}"]
+    lines += [f"     {name}: {short(before)} -> {short(now)}" for name, before, now in difference.provenance()]
+    lines += [f"     {note}" for note in remarks(difference)]
+    lines += ["", counts(difference)]
+    known, commands = why(difference), of_difference(difference)
     for verdict in ORDER:
-        observations = found.of(verdict)
+        observations = difference.of(verdict)
         if observations:
             lines += ["", f"{TITLES[verdict]} ({len(observations)})"]
             lines += [f"  {line}" for line in _listed(observations, known, commands)]
     return "\n".join([*map(printable, lines), ""])
 
 
-def as_markdown(found: Difference) -> str:
+def as_markdown(difference: Difference) -> str:
     """Format for a job page: failing differences first and open, the remaining ones folded."""
     lines = [
-        f"### {plain(run(found.old.provenance))} → {plain(run(found.new.provenance))}",
+        f"### {plain(run(difference.old.provenance))} → {plain(run(difference.new.provenance))}",
         "",
-        counts(found),
+        counts(difference),
         "",
-        *(f"- {plain(name)}: {code(short(before))} → {code(short(now))}" for name, before, now in found.provenance()),
-        *(f"- {plain(note)}" for note in remarks(found)),
+        *(
+            f"- {plain(name)}: {code(short(before))} → {code(short(now))}"
+            for name, before, now in difference.provenance()
+        ),
+        *(f"- {plain(note)}" for note in remarks(difference)),
     ]
-    lines += tables({verdict: found.of(verdict) for verdict in ORDER}, why(found), of_difference(found))
+    lines += tables({verdict: difference.of(verdict) for verdict in ORDER}, why(difference), of_difference(difference))
     return "\n".join([*lines, ""])
 
 
-def as_json(found: Difference) -> str:
+def as_json(difference: Difference) -> str:
     """Format as JSON: the counts, the provenance of both, and each difference as an observation."""
-    return json.dumps(as_data(found), indent=1, allow_nan=False) + "\n"
+    return json.dumps(as_data(difference), indent=1, allow_nan=False) + "\n"
 
 
-def as_data(found: Difference) -> dict[str, object]:
+def as_data(difference: Difference) -> dict[str, object]:
     """Return the data that ``as_json`` writes."""
-    known = why(found)
+    known = why(difference)
     rows = []
-    for observation in found.observations:
+    for observation in difference.observations:
         data = observation.to_json()
         rows.append(finite({**data, "why": known[observation.key]} if observation.key in known else data))
     return {
-        "counts": {verdict.value: len(found.of(verdict)) for verdict in ORDER},
-        "same": found.same,
-        "unjudged": found.unjudged,
-        "not_run": found.not_run,
-        "not_run_before": found.not_run_before,
-        "failed_in_both": found.failed_in_both,
-        "unfair": found.unfair,
-        "incomparable": [finite(each.to_json()) for each in found.incomparable],
-        "gaps": {gap.value: [*lines] for gap, lines in found.gaps.items()},
-        "old": finite(dict(found.old.provenance)),
-        "new": finite(dict(found.new.provenance)),
+        "counts": {verdict.value: len(difference.of(verdict)) for verdict in ORDER},
+        "same": difference.same,
+        "unjudged": difference.unjudged,
+        "not_run": difference.not_run,
+        "not_run_before": difference.not_run_before,
+        "failed_in_both": difference.failed_in_both,
+        "unfair": difference.unfair,
+        "incomparable": [finite(fact.to_json()) for fact in difference.incomparable],
+        "gaps": {gap.value: [*lines] for gap, lines in difference.gaps.items()},
+        "old": finite(dict(difference.old.provenance)),
+        "new": finite(dict(difference.new.provenance)),
         "observations": rows,
     }
 
 
-def counts(found: Difference) -> str:
+def counts(difference: Difference) -> str:
     """Return the number of equal observations, and of each verdict."""
-    parts = [f"{found.same} same"]
-    parts += [f"{len(found.of(verdict))} {verdict.value}" for verdict in ORDER if found.of(verdict)]
-    parts += [f"{found.failed_in_both} tests failed in both"] * bool(found.failed_in_both)
-    parts += [f"{found.unjudged} only recorded"] * bool(found.unjudged)
-    parts += [f"{found.not_run} not run in the new one"] * bool(found.not_run)
-    parts += [f"{found.not_run_before} not run in the old one"] * bool(found.not_run_before)
+    parts = [f"{difference.same} same"]
+    parts += [f"{len(difference.of(verdict))} {verdict.value}" for verdict in ORDER if difference.of(verdict)]
+    parts += [f"{difference.failed_in_both} tests failed in both"] * bool(difference.failed_in_both)
+    parts += [f"{difference.unjudged} only recorded"] * bool(difference.unjudged)
+    parts += [f"{difference.not_run} not run in the new one"] * bool(difference.not_run)
+    parts += [f"{difference.not_run_before} not run in the old one"] * bool(difference.not_run_before)
     return ", ".join(parts)
 
 
-def remarks(found: Difference) -> list[str]:
+def remarks(difference: Difference) -> list[str]:
     """Return ``notes`` and the legend of values."""
-    return [*notes(found), *legend(found.observations)]
+    return [*notes(difference), *legend(difference.observations)]
 
 
-def notes(found: Difference) -> list[str]:
+def notes(difference: Difference) -> list[str]:
     """Return the notes that a reader needs before the differences."""
-    newer = newer_than_known(found.new.provenance.get("torch"))
+    newer = newer_than_known(difference.new.provenance.get("torch"))
     lines = [f"{newer}: a difference without a reason may be a change that torch made on purpose"] * (newer is not None)
-    lines += [f"{reason}: numbers that moved there are inconclusive" for reason in dict.fromkeys(found.unfair.values())]
-    lines += [f"{gap.value}: {line}" for gap, each in found.gaps.items() for line in each]
-    return lines + of_one_seed({"the old record": found.old, "the new record": found.new})
+    lines += [
+        f"{reason}: numbers that moved there are inconclusive" for reason in dict.fromkeys(difference.unfair.values())
+    ]
+    lines += [f"{gap.value}: {line}" for gap, rows in difference.gaps.items() for line in rows]
+    return lines + of_one_seed({"the old record": difference.old, "the new record": difference.new})
 
 
 def of_other_revision(revised: Mapping[str, tuple[str, str]]) -> list[str]:
@@ -148,11 +154,11 @@ def _listed(observations: list[Observation], known: Mapping[str, str], commands:
             by_cause.setdefault(cause_of(observation.verdict, observation), []).append(observation)
         groups = list(by_cause.values())
         for family, those in groupby(groups, key=lambda group: group[0].family):
-            each = list(those)
-            for group in each[:LISTED]:
+            rows = list(those)
+            for group in rows[:DIFFERENCE_ROWS]:
                 places = ", ".join(dict.fromkeys("-".join(observation.target) for observation in group))
                 lines.append(f"{indent}{family}  {named(group)}: {_values(group[0])}  [{places}]")
-            lines += [f"{indent}{family}  and {len(each) - LISTED} more"] * (len(each) > LISTED)
+            lines += [f"{indent}{family}  {line}" for line in and_more(rows, DIFFERENCE_ROWS)]
         if not reason:
             lines += [f"find the release: {command}" for command in told_commands(of_reason, commands)]
     return lines

@@ -25,13 +25,13 @@ def plain(text: object) -> str:
     """Return ``text`` with its markup escaped."""
     escaped = _ESCAPING.sub(r"\\\\", printable(str(text)))
     escaped = _ENTITY.sub("&amp;", escaped).replace("<", "&lt;")
-    escaped = _LINK.sub(lambda found: "\\[" if found[0] == "[" else "]\\", escaped)
+    escaped = _LINK.sub(lambda match: "\\[" if match[0] == "[" else "]\\", escaped)
     return re.sub(r"([|`*])", r"\\\1", escaped)
 
 
 def linked(text: object) -> str:
     """Return ``text`` with markup escaped and with links for issues and pull requests (``pytorch/pytorch#191142``)."""
-    return ISSUE.sub(lambda found: f"[{found[0]}]({address(found)})", plain(text))
+    return ISSUE.sub(lambda match: f"[{match[0]}]({address(match)})", plain(text))
 
 
 def address(issue: re.Match[str]) -> str:
@@ -44,4 +44,4 @@ def code(text: object) -> str:
     line = printable(str(text))
     if not _BEYOND_BACKTICKS.search(line):
         return "`" + line.replace("|", "\\|") + "`"
-    return f"<code>{_MARKUP.sub(lambda found: f'&#{ord(found[0])};', line)}</code>"
+    return f"<code>{_MARKUP.sub(lambda match: f'&#{ord(match[0])};', line)}</code>"

@@ -4,47 +4,42 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from pytest_amp.record import Record
+from pytest_amp.record import Difference
 from pytest_amp.report.causes import Cause, by_standing, causes, failed, remark
-from pytest_amp.report.cells import TITLES, legend, tables
+from pytest_amp.report.cells import PAGE_ROWS, TITLES, and_more, legend, tables
 from pytest_amp.report.difference import of_one_seed, of_other_revision
 from pytest_amp.report.inline import code, linked, plain
-from pytest_amp.report.terminal import lived_with, reasons_of
+from pytest_amp.report.known import known_faults
+from pytest_amp.report.reasons import reasons_of
+from pytest_amp.run.result import Run
 
-if TYPE_CHECKING:
-    from pytest_amp.run.session import AmpSession
-
-#: Maximum number of failed tests that are listed.
-LISTED = 100
 #: GitHub Actions drops a step's summary above 1 MiB; a page is cut so that existing content still fits beside it.
 LIMIT = 1024 * 1024
 CUT = "\n\nThe rest of this page did not fit.\n"
 
 
-def page(session: AmpSession, record: Record) -> str:
+def page(run: Run) -> str:
     """Return the page: executed tests, problems, and differences; failing parts are open, the rest is folded."""
-    failures = session.tally.failures
-    red = bool(failures or session.problems or not record.complete)
-    lines = [f"### pytest-amp: {'red' if red else 'green'} on torch {plain(record.provenance.get('torch'))}", ""]
-    lines += [f"- **{plain(problem)}**" for problem in session.problems]
-    lines += [f"- {plain(note)}" for note in session.notes]
-    lines += [f"- {plain(line)}" for line in [remark()] if line is not None]
-    lines += [f"- known: {linked(line)}" for line in lived_with(session)]
-    if failures:
-        lines += _causes(causes(session))
-        lines += _failed(failed(session))
-    if session.baseline is not None:
-        lines += _compared(session)
+    provenance = run.record.provenance
+    lines = [f"### pytest-amp: {'red' if run.is_red else 'green'} on torch {plain(provenance.get('torch'))}", ""]
+    lines += [f"- **{plain(problem)}**" for problem in run.problems]
+    lines += [f"- {plain(note)}" for note in run.notes]
+    lines += [f"- {plain(line)}" for line in [remark(run.torch)] if line is not None]
+    lines += [f"- known: {linked(line)}" for line in known_faults(run)]
+    if run.failures:
+        lines += _causes(causes(run))
+        lines += _failed(failed(run))
+    if run.difference is not None:
+        lines += _compared(run.difference, run.torch)
     lines += ["", "| device and dtype | family | ran |", "|---|---|---|"]
-    for (target, family), counts in sorted(session.tally.outcomes.items()):
+    for (target, family), counts in sorted(run.counts.items()):
         ran = ", ".join(f"{count} {outcome}" for outcome, count in sorted(counts.items()))
         lines.append(f"| {target} | {plain(family)} | {ran} |")
-    if session.deselected:
-        lines += ["", *(f"- not run: {count} ({plain(why)})" for why, count in sorted(session.deselected.items()))]
+    if run.deselected:
+        lines += ["", *(f"- not run: {count} ({plain(reason)})" for reason, count in sorted(run.deselected.items()))]
     lines += ["", "<details><summary>where it ran</summary>", ""]
-    lines += [f"- {plain(name)}: {code(value)}" for name, value in record.provenance.items()]
+    lines += [f"- {plain(name)}: {code(value)}" for name, value in provenance.items()]
     return "\n".join([*lines, "", "</details>", ""])
 
 
@@ -52,12 +47,12 @@ def page(session: AmpSession, record: Record) -> str:
 PARTS = ("now", "likely", "rerun")
 
 
-def _causes(found: list[Cause]) -> Iterator[str]:
+def _causes(causes: list[Cause]) -> Iterator[str]:
     """Yield each cause once, with its message, unexplained ones first."""
-    for standing, group in by_standing(found).items():
+    for standing, group in by_standing(causes).items():
         tests = _counted(sum(len(cause.tests) for cause in group), "test")
         yield from ("", f"**{standing.value} ({_counted(len(group), 'cause')}, {tests})**", "")
-        for cause in group[:LISTED]:
+        for cause in group[:PAGE_ROWS]:
             yield f"- **{linked(cause.what)}**: {plain(cause.count)}"
             parts = [(label, text) for label, text in cause.parts.items() if label not in PARTS[1:]]
             yield from (f"  - {plain(label)}: {linked(text)}" for label, text in parts)
@@ -65,8 +60,7 @@ def _causes(found: list[Cause]) -> Iterator[str]:
             yield from (f"  - likely: {linked(text)}" for text in [likely] if text is not None)
             commands = {"rerun": cause.parts.get("rerun"), "bisect": cause.bisect}
             yield from (f"  - {label}: {code(text)}" for label, text in commands.items() if text is not None)
-        if len(group) > LISTED:
-            yield f"- and {len(group) - LISTED} more"
+        yield from (f"- {line}" for line in and_more(group, PAGE_ROWS))
 
 
 def _counted(count: int, noun: str) -> str:
@@ -77,25 +71,23 @@ def _failed(rows: list[tuple[str, str]]) -> list[str]:
     """Return the failed tests, each with the first line of its message, folded."""
     if not rows:
         return []
-    lines = [f"| {code(test)} | {plain(why)} |" for test, why in rows[:LISTED]]
-    rest = [f"| and {len(rows) - LISTED} more | |"] * (len(rows) > LISTED)
+    lines = [f"| {code(test)} | {plain(why)} |" for test, why in rows[:PAGE_ROWS]]
+    rest = [f"| {line} | |" for line in and_more(rows, PAGE_ROWS)]
     head = ["", f"<details><summary>failed ({len(rows)})</summary>", "", "| test | |", "|---|---|"]
     return [*head, *lines, *rest, "", "</details>"]
 
 
-def _compared(session: AmpSession) -> list[str]:
-    baseline = session.baseline
-    assert baseline is not None
-    groups = session.differences()
-    counts = [f"{len(group)} {TITLES[verdict]}" for verdict, group in groups.items() if group]
-    whole = f"Compared with torch {baseline.provenance.get('torch', 'unknown')}: {', '.join(counts) or 'no change'}"
-    differing = [each for group in groups.values() for each in group]
-    told = [
-        *legend(differing),
-        *of_other_revision(session.revised),
-        *of_one_seed({"the baseline": baseline}),
+def _compared(difference: Difference, torch: str) -> list[str]:
+    old = difference.old
+    counts = [f"{len(group)} {TITLES[verdict]}" for verdict, group in difference.groups().items() if group]
+    headline = f"Compared with torch {old.provenance.get('torch', 'unknown')}: {', '.join(counts) or 'no change'}"
+    remarks = [
+        *legend(difference.observations),
+        *of_other_revision(difference.revised),
+        *of_one_seed({"the baseline": old}),
     ]
-    return ["", plain(whole), *(f"\n({plain(line)})" for line in told), *tables(groups, reasons_of(session, differing))]
+    known = reasons_of(difference, torch)
+    return ["", plain(headline), *(f"\n({plain(line)})" for line in remarks), *tables(difference.groups(), known)]
 
 
 def append_to_job_summary(text: str, path: Path) -> None:

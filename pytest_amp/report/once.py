@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-import pytest
-
 from pytest_amp.report.causes import causes
+from pytest_amp.run.result import Run
 from pytest_amp.text.quoted import printable
 
-if TYPE_CHECKING:
-    from pytest_amp.run.session import AmpSession
 
-#: Number of ``-v`` from which every failure is shown in full.
-WHOLE = 2
-
-
-def shorten(session: AmpSession, terminal: pytest.TerminalReporter) -> None:
-    """Replace each failed check whose cause was already shown by its first line, that test, and its own command.
+def shortened(run: Run) -> dict[str, str]:
+    """Return the text of each failed test whose cause is shown before: its first line, that test, its own command.
 
     A failure without the five parts of a message stays unchanged. Files such as JUnit's were written before.
     """
-    if session.config.get_verbosity() >= WHOLE:
-        return
-    first = {test: cause.tests[0] for cause in causes(session) if cause.parts for test in cause.tests[1:]}
-    for report in terminal.stats.get("failed", ()):
-        if report.when == "call" and report.nodeid in first:
-            headline, *parts = session.tally.texts[report.nodeid][2].strip().splitlines() or [""]
-            command = [line for line in parts if line.startswith("  rerun ")]
-            lines = [headline, f"  as        {first[report.nodeid]}", *command]
-            report.longrepr = "\n".join(map(printable, lines))
+    first = {test: cause.tests[0] for cause in causes(run) if cause.parts for test in cause.tests[1:]}
+    texts = {failure.test: failure.text for failure in run.failures}
+    return {test: _short(texts[test], shown) for test, shown in first.items()}
+
+
+def _short(text: str, shown: str) -> str:
+    headline, *parts = text.strip().splitlines() or [""]
+    command = [line for line in parts if line.startswith("  rerun ")]
+    return "\n".join(map(printable, [headline, f"  as        {shown}", *command]))

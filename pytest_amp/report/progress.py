@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from pytest_amp.run.tally import EXECUTED
+from pytest_amp.run.result import ENDED, Place
 
 if TYPE_CHECKING:
     import pytest
-
-    from pytest_amp.run.tally import Tally
 
 #: Seconds between two lines. A shorter run prints none.
 EVERY = 60.0
@@ -26,32 +25,37 @@ class Progress:
         self._clock = clock
         self._begun = self._last = clock()
 
-    def say(self, tally: Tally, terminal: pytest.TerminalReporter | None) -> None:
-        """Print a line if the interval has passed."""
+    def say(
+        self,
+        selected: Mapping[Place, int],
+        counts: Mapping[Place, Counter[str]],
+        terminal: pytest.TerminalReporter | None,
+    ) -> None:
+        """Print a line if the interval has passed; ``selected`` and ``counts`` are the numbers of tests by place."""
         now = self._clock()
         if terminal is not None and now - self._last >= self._every:
             self._last = now
             if terminal.currentfspath is None:  # under pytest-xdist, whose dots belong to no file
                 terminal.write("\n")
             terminal.ensure_newline()
-            terminal.write_line(line(tally, now - self._begun))
+            terminal.write_line(line(selected, counts, now - self._begun))
 
 
-def line(tally: Tally, seconds: float) -> str:
+def line(selected: Mapping[Place, int], counts: Mapping[Place, Counter[str]], seconds: float) -> str:
     """Return ``amp 02:00  gradients 120 of 600, rules 254 of 254 (2 red)``; completed families come last."""
-    done: dict[str, int] = {}
-    red: dict[str, int] = {}
-    selected: dict[str, int] = {}
-    for (_, family), count in tally.selected.items():
-        selected[family] = selected.get(family, 0) + count
-    for (_, family), counts in tally.outcomes.items():
-        done[family] = done.get(family, 0) + sum(counts[name] for name in (*EXECUTED, "skipped", "inconclusive"))
-        red[family] = red.get(family, 0) + counts["failed"] + counts["error"]
-    order = sorted(selected, key=lambda family: (done.get(family, 0) >= selected[family], family))
+    total: Counter[str] = Counter()
+    done: Counter[str] = Counter()
+    red: Counter[str] = Counter()
+    for (_, family), count in selected.items():
+        total[family] += count
+    for (_, family), outcomes in counts.items():
+        done[family] += sum(outcomes[name] for name in ENDED)
+        red[family] += outcomes["failed"] + outcomes["error"]
+    order = sorted(total, key=lambda family: (done[family] >= total[family], family))
     parts = [
         # A failed test whose fixture then errs counts twice, and must not exceed the total.
-        f"{family} {min(done.get(family, 0), selected[family])} of {selected[family]}"
-        + (f" ({red[family]} red)" if red.get(family) else "")
+        f"{family} {min(done[family], total[family])} of {total[family]}"
+        + (f" ({red[family]} red)" if red[family] else "")
         for family in order
     ]
     return f"amp {int(seconds) // 60:02d}:{int(seconds) % 60:02d}  {', '.join(parts)}"

@@ -14,7 +14,7 @@ from packaging.version import InvalidVersion, Version
 from pytest_amp.data_files import toml
 from pytest_amp.data_files.releases import Release, release_of
 from pytest_amp.known.accepted import key_pattern
-from pytest_amp.record import FAILS, FIXED, Observation, Verdict
+from pytest_amp.record import FAILS, FIXED, Difference, Observation, Verdict
 from pytest_amp.rules.spec import Rule, Spec, load_spec
 
 #: Families whose names are those of operators, or begin with one.
@@ -73,33 +73,38 @@ def reasons(observations: Iterable[Observation], old: object, new: object) -> di
     ``changes.toml`` lists the change; and for a count of entries, the added and removed ones.
     """
     observations = list(observations)
-    found = {each.key: reason for each in observations if (reason := _fixed(each)) is not None}
+    result = {observation.key: reason for observation in observations if (reason := _fixed(observation)) is not None}
     try:
         before, after = release_of(str(old)), release_of(str(new))
     except InvalidVersion:
-        return found
+        return result
     if before == after:
-        return found
-    for each in observations:
-        if each.verdict in (Verdict.FIXED, Verdict.INCONCLUSIVE):
+        return result
+    for observation in observations:
+        if observation.verdict in (Verdict.FIXED, Verdict.INCONCLUSIVE):
             continue  # a value that is not known to have moved has no reason
-        if each.verdict is Verdict.FAILED:  # a test has no rule
-            reason = _of_failure(each, before, after)
-            found |= {each.key: reason} if reason is not None else {}
+        if observation.verdict is Verdict.FAILED:  # a test has no rule
+            reason = _of_failure(observation, before, after)
+            result |= {observation.key: reason} if reason is not None else {}
             continue
         reason = (
-            _of_rule(each, str(old), str(new))
-            or _of_change(each, before, after)
-            or _of_build(each, str(old), str(new))
-            or _of_entries(each, observations)
+            _of_rule(observation, str(old), str(new))
+            or _of_change(observation, before, after)
+            or _of_build(observation, str(old), str(new))
+            or _of_entries(observation, observations)
         )
         if reason is not None:
-            found[each.key] = reason
-    return found
+            result[observation.key] = reason
+    return result
+
+
+def reasons_of(difference: Difference, torch: str) -> dict[str, str]:
+    """Return the known reasons of a run's difference from its baseline, by key; ``torch`` is the installed version."""
+    return reasons(difference.observations, difference.old.provenance.get("torch"), torch)
 
 
 def _fixed(observation: Observation) -> str | None:
-    """Return that the fault of an expected failure is fixed, in the words of pytest_amp.run.outcomes."""
+    """Return that the fault of an expected failure is fixed, in the words of the test's report."""
     value = observation.value
     if observation.verdict is not Verdict.FIXED or not isinstance(value, str):
         return None
@@ -137,7 +142,7 @@ def _of_build(observation: Observation, old: str, new: str) -> str | None:
     """Return the known difference of builds, if exactly one release is a build without CUDA by its name."""
     if _without_cuda(old) == _without_cuda(new):
         return None
-    return next((each.text for each in load_builds() if _has(each.keys, observation.key)), None)
+    return next((build.text for build in load_builds() if _has(build.keys, observation.key)), None)
 
 
 def _without_cuda(version: str) -> bool:
@@ -152,10 +157,10 @@ def _of_entries(observation: Observation, observations: Iterable[Observation]) -
     """Return the added and removed entries of the fingerprint, for their count."""
     if (observation.family, observation.name) != ("fingerprint", "entries"):
         return None
-    beside = [each for each in observations if (each.family, each.target) == ("fingerprint", observation.target)]
+    beside = [entry for entry in observations if (entry.family, entry.target) == ("fingerprint", observation.target)]
     return _moved(
-        [each.name for each in beside if each.verdict is Verdict.NEW],
-        [each.name for each in beside if each.verdict is Verdict.GONE],
+        [entry.name for entry in beside if entry.verdict is Verdict.NEW],
+        [entry.name for entry in beside if entry.verdict is Verdict.GONE],
     )
 
 

@@ -34,8 +34,8 @@ def _line(observation: Observation) -> str:
     low_high = "" if observation.interval is None else f" [{', '.join(f'{end:.4g}' for end in observation.interval)}]"
     unit = f" {observation.unit}" if observation.unit else ""
     allowed = f", allowed {observation.allowed:.4g}" if observation.allowed is not None else ""
-    others = "".join(f", {each:.4g}" for each in observation.over_seeds or ())
-    number = f"{_text(observation.value)}{low_high}{others}"
+    seeds = "".join(f", {error:.4g}" for error in observation.over_seeds or ())
+    number = f"{_text(observation.value)}{low_high}{seeds}"
     return f"{observation.key}  {number}{unit}{allowed}  ({observation.verdict.value})"
 
 

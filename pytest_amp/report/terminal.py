@@ -2,137 +2,97 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_amp.record import Better, Observation, Verdict, judged, keys_of
+from pytest_amp.record import ORDER, Better, Difference, Observation, Verdict
 from pytest_amp.report.causes import Standing, causes, remark
-from pytest_amp.report.cells import short, valued
+from pytest_amp.report.cells import SUMMARY_ROWS, and_more, short, valued
 from pytest_amp.report.difference import of_one_seed, of_other_revision
-from pytest_amp.report.reasons import reasons
-from pytest_amp.run.session import installed_torch
-from pytest_amp.run.tally import most_common
+from pytest_amp.report.known import known_faults
+from pytest_amp.report.reasons import reasons_of
+from pytest_amp.run.result import Run, most_common
 from pytest_amp.text.quoted import printable
 
 if TYPE_CHECKING:
-    from pytest_amp.known.accepted import Known
-    from pytest_amp.run.session import AmpSession
+    from collections import Counter
 
-#: Maximum number of listed changed keys, reasons of skips, and notes.
-LISTED = 20
+    from pytest_amp.config import AmpConfig
+    from pytest_amp.run.targets import Target
 
 
-def header(session: AmpSession) -> list[str]:
-    """Return each value and its source, without importing torch."""
-    asked = session.asked
+def header(options: AmpConfig, torch: str) -> list[str]:
+    """Return each value and its source; ``torch`` is the installed version."""
     values = {
-        "amp_device": ",".join(asked.device),
-        "amp_dtype": ",".join(asked.dtype),
-        "amp_baseline": asked.baseline,
-        "amp_record": asked.record,
-        "amp_speed": asked.speed or "auto",
-        "amp_report": ",".join(f"{report.format}:{report.path}" for report in asked.report) or None,
-        "amp_allow_missing": ",".join(sorted(asked.allow_missing)) or None,
-        "amp_strict": asked.strict,
-        "amp_accept": asked.accept,
-        "amp_known": f"{len(asked.known)} faults" if asked.known else None,
-        "amp_floors": f"{len(asked.floors)} floors" if asked.floors else None,
-        "amp_tier": asked.tier,
-        "amp_tolerance_scale": asked.tolerance_scale,
-        "amp_seed": asked.seed,
-        "amp_timeout": ",".join(f"{seconds:g}" for seconds in asked.timeout),
+        "amp_device": ",".join(options.device),
+        "amp_dtype": ",".join(options.dtype),
+        "amp_baseline": options.baseline,
+        "amp_record": options.record,
+        "amp_speed": options.speed or "auto",
+        "amp_report": ",".join(f"{report.format}:{report.path}" for report in options.report) or None,
+        "amp_allow_missing": ",".join(sorted(options.allow_missing)) or None,
+        "amp_strict": options.strict,
+        "amp_accept": options.accept,
+        "amp_known": f"{len(options.known)} faults" if options.known else None,
+        "amp_floors": f"{len(options.floors)} floors" if options.floors else None,
+        "amp_tier": options.tier,
+        "amp_tolerance_scale": options.tolerance_scale,
+        "amp_seed": options.seed,
+        "amp_timeout": ",".join(f"{seconds:g}" for seconds in options.timeout),
     }
     always = ("amp_device", "amp_dtype", "amp_speed")
     shown = [
-        f"{name.removeprefix('amp_')} {value} ({asked.sources[name]})"
+        f"{name.removeprefix('amp_')} {value} ({options.sources[name]})"
         for name, value in values.items()
-        if name in always or asked.sources[name] != "default"
+        if name in always or options.sources[name] != "default"
     ]
-    return [f"amp: torch {installed_torch()}, {', '.join(shown)}"]
+    return [f"amp: torch {torch}, {', '.join(shown)}"]
 
 
-def found(session: AmpSession) -> list[str]:
-    """Return the devices that a run in one process found, and whether speed is timed."""
+def devices(targets: Sequence[Target], speed: str | None) -> list[str]:
+    """Return the devices of a run in one process, and whether speed is timed."""
     lines = []
-    for key in dict.fromkeys(target.device.key for target in session.targets):
-        there = [t for t in session.targets if t.device.key == key and t.missing is None]
-        missing = [t for t in session.targets if t.device.key == key and t.missing is not None]
-        if there:
-            lines.append(f"amp: {key}: {there[0].device.describe()}; {', '.join(t.precision.name for t in there)}")
+    for key in dict.fromkeys(target.device.key for target in targets):
+        available = [t for t in targets if t.device.key == key and t.missing is None]
+        missing = [t for t in targets if t.device.key == key and t.missing is not None]
+        if available:
+            dtypes = ", ".join(target.precision.name for target in available)
+            lines.append(f"amp: {key}: {available[0].device.describe()}; {dtypes}")
         lines += [f"amp: {target.id}: {target.missing}" for target in missing]
-    if session.speed_reason is not None:
-        lines.append(f"amp: speed {session.speed_reason}")
+    if speed is not None:
+        lines.append(f"amp: speed {speed}")
     return lines
 
 
-def summarize(session: AmpSession, terminal: pytest.TerminalReporter) -> None:
-    """Print executed tests, tests not run, differences, the worst margins, files, and why the run is red."""
-    lines = [*_ran(session), *_not_run(session), *_compared(session), *_margins(session)]
-    if session.accepted is not None:
-        lines.append(f"accepted  {_differences(session.accepted)} now in {session.asked.baseline}")
-    lines += [f"known     {line}" for line in lived_with(session)]
-    lines += _causes(session)
-    lines += [f"wrote     {path}" for path in session.written]
-    lines += _notes(session)
-    if not lines and not session.problems:
+def summarize(run: Run, terminal: pytest.TerminalReporter) -> None:
+    """Print the lines of the summary, and the problems of the run."""
+    lines = summary(run)
+    if not lines and not run.problems:
         return
     terminal.section("amp", sep="=")
     for line in lines:
         terminal.line(printable(line))
-    for problem in session.problems:
+    for problem in run.problems:
         terminal.line(f"RED       {printable(problem)}", red=True, bold=True)
 
 
-def _notes(session: AmpSession) -> list[str]:
-    """Return the notes, which make no run red; the reports list all of them."""
-    notes = [*session.notes, *_earlier_times(session)]
-    more = [f"          and {len(notes) - LISTED} more notes"] * (len(notes) > LISTED)
-    return [f"note      {note}" for note in notes[:LISTED]] + more
+def summary(run: Run) -> list[str]:
+    """Return executed tests, tests not run, differences, the worst margins, files, causes and notes."""
+    lines = [*_ran(run), *_not_run(run), *_compared(run), *_margins(run.record.observations)]
+    if run.accepted is not None:
+        differences = "1 difference is" if run.accepted == 1 else f"{run.accepted} differences are"
+        lines.append(f"accepted  {differences} now in {run.baseline}")
+    lines += [f"known     {line}" for line in known_faults(run)]
+    lines += _causes(run)
+    lines += [f"wrote     {path}" for path in run.written]
+    return lines + _notes(run)
 
 
-def _causes(session: AmpSession) -> list[str]:
-    """Return a line for each cause of failures, if one unites several or the torch is newer than the data."""
-    found, newer = causes(session), remark()
-    lines = []
-    if newer is not None and (session.tally.outcomes or session.problems):
-        lines.append(f"torch     {newer}")
-    is_fixed = any(cause.standing is Standing.FIXED for cause in found)
-    if newer is None and not is_fixed and all(len(cause.tests) == 1 for cause in found):
-        return lines
-    for cause in found[:LISTED]:
-        because = "" if cause.reason is None else f" because {cause.reason}"
-        lines.append(f"cause     {cause.standing.value}: {cause.count}: {cause.what}{because}")
-        lines += [f"          {cause.bisect}"] * (cause.bisect is not None)
-    return lines + [f"          and {len(found) - LISTED} more causes"] * (len(found) > LISTED)
-
-
-def _earlier_times(session: AmpSession) -> Iterator[str]:
-    """Yield a note if pytest-benchmark's earlier times come from another torch or device than this run's."""
-    now = _times_depend_on(session.provenance)
-    for earlier in session.earlier_times if session.active else ():
-        was = _times_depend_on(earlier)
-        differs = [f"{name} {was[name]} (now {now[name]})" for name in was if name in now and was[name] != now[name]]
-        if differs:
-            yield f"pytest-benchmark compares with times from elsewhere: {', '.join(differs)}"
-
-
-def _times_depend_on(provenance: Mapping[str, Any]) -> dict[str, str]:
-    """Return the provenance that times depend on, by name; each device has its own entries."""
-    devices = provenance.get("devices") or {}
-    found = {f"{key} {name}": value for key, each in devices.items() for name, value in each.items()}
-    return {name: str(value) for name, value in {"torch": provenance.get("torch"), **found}.items()}
-
-
-def _differences(count: int) -> str:
-    return "1 difference is" if count == 1 else f"{count} differences are"
-
-
-def _ran(session: AmpSession) -> list[str]:
+def _ran(run: Run) -> list[str]:
     lines: dict[str, list[str]] = {}
-    for (target, family), counts in sorted(session.tally.outcomes.items()):
+    for (target, family), counts in sorted(run.counts.items()):
         lines.setdefault(target, []).append(f"{family} {_counts(counts)}")
     width = max((len(target) for target in lines), default=0)
     return [f"ran       {target:<{width}}  {', '.join(families)}" for target, families in lines.items()]
@@ -145,97 +105,105 @@ def _counts(counts: Counter[str]) -> str:
     return " + ".join(parts) if parts else "0"
 
 
-def _not_run(session: AmpSession) -> list[str]:
-    lines = [f"not run   {count} ({reason})" for reason, count in sorted(session.deselected.items())]
-    if session.speed_reason is not None and session.speed_reason.startswith("off"):
-        lines.append(f"speed     {session.speed_reason}")
-    skips: Counter[str] = Counter()
-    for counted in session.tally.reasons.values():
-        skips.update(counted)
-    lines += [f"skipped   {count} ({reason})" for reason, count in most_common(skips)[:LISTED]]
-    if len(skips) > LISTED:
-        lines.append(f"          and {len(skips) - LISTED} more reasons")
-    modules = sorted(session.skipped_modules.items())
-    return lines + [f"skipped   all of {name} ({reason})" for name, (_, reason) in modules]
+def _not_run(run: Run) -> list[str]:
+    lines = [f"not run   {count} ({reason})" for reason, count in sorted(run.deselected.items())]
+    if run.speed is not None and run.speed.startswith("off"):
+        lines.append(f"speed     {run.speed}")
+    lines += [f"skipped   {count} ({reason})" for reason, count in most_common(run.skips)[:SUMMARY_ROWS]]
+    lines += [f"          {line}" for line in and_more(run.skips, SUMMARY_ROWS, "reasons")]
+    return lines + [f"skipped   all of {name} ({reason})" for name, reason in sorted(run.skipped_modules.items())]
 
 
-def _compared(session: AmpSession) -> list[str]:
-    baseline = session.baseline
-    if baseline is None:
-        return [f"baseline  {session.asked.baseline} is missing, as --amp-allow-missing allows"] * bool(
-            session.asked.baseline
-        )
-    observed = list(session.observed())
-    differences = session.differences()
-    groups = {verdict: differences[verdict] for verdict in (*_MOVED, Verdict.GONE)}
-    rest = [o for o in observed if o.verdict not in _MOVED]
-    same = sum(judged(o) for o in rest)
-    whole = "" if baseline.complete else ", of a run that did not end green or whole"
-    moved = "".join(f", {len(group)} {verdict.value}" for verdict, group in groups.items() if group)
-    unjudged = len(rest) - same
-    counts = f"{same} same{moved}" + f"; {unjudged} only recorded" * bool(unjudged)
-    lines = [
-        f"baseline  {session.asked.baseline} (torch {baseline.provenance.get('torch', 'unknown')}{whole}): {counts}"
-    ]
-    devices = dict.fromkeys(o.target[0] for o in observed)
-    unfair = dict.fromkeys(reason for device in devices if (reason := session.unfair(device)) is not None)
+def _compared(run: Run) -> list[str]:
+    difference = run.difference
+    if run.baseline is None:
+        return []
+    if difference is None:
+        return [f"baseline  {run.baseline} is missing, as --amp-allow-missing allows"]
+    old = difference.old
+    whole = "" if old.complete else ", of a run that did not end green or whole"
+    groups = {verdict: group for verdict, group in difference.groups().items() if group}
+    changed = "".join(f", {len(group)} {verdict.value}" for verdict, group in groups.items())
+    unjudged = f"; {difference.unjudged} only recorded" if difference.unjudged else ""
+    counts = f"{difference.same} same{changed}{unjudged}"
+    lines = [f"baseline  {run.baseline} (torch {old.provenance.get('torch', 'unknown')}{whole}): {counts}"]
+    unfair = dict.fromkeys(difference.unfair.values())
     lines += [f"          {reason}: numbers that moved are inconclusive" for reason in unfair]
-    lines += [f"          {line}" for line in of_other_revision(session.revised)]
-    lines += [f"          {line}" for line in of_one_seed({"the baseline": baseline})]
-    why = reasons_of(session, [each for group in groups.values() for each in group])
-    for verdict, group in groups.items():
-        for o in group[:LISTED]:
-            lines.append(f"{verdict.value:<9} {o.key}: {_moved(verdict, o)}")
-            if o.key in why:
-                lines.append(f"          because {why[o.key]}")
-    hidden = sum(max(0, len(group) - LISTED) for group in groups.values())
-    return [*lines, f"          and {hidden} more"] if hidden else lines
+    lines += [f"          {line}" for line in of_other_revision(difference.revised)]
+    lines += [f"          {line}" for line in of_one_seed({"the baseline": old})]
+    return [*lines, *_differences(difference, reasons_of(difference, run.torch))]
 
 
-#: Verdicts of observations that moved, worst first; a new or improved one fails nothing.
-_MOVED = (Verdict.REGRESSED, Verdict.CHANGED, Verdict.INCONCLUSIVE, Verdict.OBSERVED, Verdict.NEW, Verdict.IMPROVED)
+def _differences(difference: Difference, known: Mapping[str, str]) -> Iterator[str]:
+    """Yield each difference, worst first, with its reason if it is in ``known``."""
+    hidden = 0
+    for verdict in ORDER:
+        group = difference.of(verdict)
+        hidden += max(0, len(group) - SUMMARY_ROWS)
+        for observation in group[:SUMMARY_ROWS]:
+            yield f"{verdict.value:<9} {observation.key}: {_values(observation)}"
+            if observation.key in known:
+                yield f"          because {known[observation.key]}"
+    if hidden:
+        yield f"          and {hidden} more"
 
 
-def reasons_of(session: AmpSession, observations: Iterable[Observation]) -> dict[str, str]:
-    """Return the known reasons of differences from the baseline, by key."""
-    baseline = session.baseline
-    return {} if baseline is None else reasons(observations, baseline.provenance.get("torch"), installed_torch())
-
-
-def _moved(verdict: Verdict, observation: Observation) -> str:
-    if verdict is Verdict.NEW:
+def _values(observation: Observation) -> str:
+    if observation.verdict is Verdict.NEW:
         return valued(observation)
-    if verdict is Verdict.GONE:  # the baseline's own observation
-        return f"was {short(observation.value)}"
+    if observation.verdict is Verdict.GONE:
+        return f"was {short(observation.baseline)}"
     return f"{short(observation.baseline)} -> {valued(observation)}"
 
 
-def lived_with(session: AmpSession) -> list[str]:
-    """Return a line for each fault of --amp-known: how often it failed, or that none of its tests ran."""
-    lines = []
-    for each in session.asked.known:
-        counts = session.tally.known.get(each.key)
-        seen = f"{counts['xfailed']} failed" if counts else f"nothing of it ran{_unlike(session, each)}"
-        lines.append(f"{each.key}: {seen}: {each.reason} ({each.report})")
-    return lines
-
-
-def _unlike(session: AmpSession, known: Known) -> str:
-    """Return a note on a fault that no observation matched, which may be misspelt. A record has no keys of tests."""
-    had = (
-        session.baseline is None
-        or "::test" in known.key
-        or any(known.matches(key) for each in session.baseline.observations for key in keys_of(each))
-    )
-    return "" if had else ", and the baseline has no such key"
-
-
-def _margins(session: AmpSession) -> list[str]:
+def _margins(observations: Sequence[Observation]) -> list[str]:
     """Return the observation closest to its limit of each family; one beyond it has failed, or is known to."""
     worst: dict[str, tuple[float, str]] = {}
-    for o in session.observed():
+    for o in observations:
         if o.allowed and o.better is not Better.HIGHER and isinstance(o.value, (int, float)) and o.value <= o.allowed:
             worst[o.family] = max(worst.get(o.family, (0.0, "")), (o.value / o.allowed, o.key))
     return [
         f"margin    {family}: {share:.0%} of what is allowed, {key}" for family, (share, key) in sorted(worst.items())
     ]
+
+
+def _causes(run: Run) -> list[str]:
+    """Return a line for each cause of failures, if one unites several or the torch is newer than the data."""
+    rows, newer = causes(run), remark(run.torch)
+    lines = []
+    if newer is not None and (run.counts or run.problems):
+        lines.append(f"torch     {newer}")
+    is_fixed = any(cause.standing is Standing.FIXED for cause in rows)
+    if newer is None and not is_fixed and all(len(cause.tests) == 1 for cause in rows):
+        return lines
+    for cause in rows[:SUMMARY_ROWS]:
+        because = "" if cause.reason is None else f" because {cause.reason}"
+        lines.append(f"cause     {cause.standing.value}: {cause.count}: {cause.what}{because}")
+        if cause.bisect is not None:
+            lines.append(f"          {cause.bisect}")
+    return lines + [f"          {line}" for line in and_more(rows, SUMMARY_ROWS, "causes")]
+
+
+def _notes(run: Run) -> list[str]:
+    """Return the notes, which make no run red; the reports list all of them."""
+    notes = [*run.notes, *_earlier_times(run)]
+    lines = [f"note      {note}" for note in notes[:SUMMARY_ROWS]]
+    return lines + [f"          {line}" for line in and_more(notes, SUMMARY_ROWS, "notes")]
+
+
+def _earlier_times(run: Run) -> Iterator[str]:
+    """Yield a note if pytest-benchmark's earlier times come from another torch or device than this run's."""
+    now = _times_depend_on(run.record.provenance)
+    for earlier in run.earlier_times:
+        before = _times_depend_on(earlier)
+        shared = [name for name in before if name in now and before[name] != now[name]]
+        differs = [f"{name} {before[name]} (now {now[name]})" for name in shared]
+        if differs:
+            yield f"pytest-benchmark compares with times from elsewhere: {', '.join(differs)}"
+
+
+def _times_depend_on(provenance: Mapping[str, Any]) -> dict[str, str]:
+    """Return the provenance that times depend on, by name; each device has its own entries."""
+    devices = provenance.get("devices") or {}
+    facts = {f"{key} {name}": value for key, device in devices.items() for name, value in device.items()}
+    return {name: str(value) for name, value in {"torch": provenance.get("torch"), **facts}.items()}

@@ -6,75 +6,73 @@ import json
 from collections.abc import Sequence
 
 from pytest_amp.record import ORDER, Trend, Value, Verdict, finite
-from pytest_amp.report.cells import TITLES, short
+from pytest_amp.report.cells import HISTORY_ROWS, TITLES, and_more, short
 from pytest_amp.report.difference import as_data, counts, remarks, run
 from pytest_amp.report.inline import code, plain
 from pytest_amp.text.quoted import printable
 
-#: Maximum number of listed keys of one verdict, in text.
-LISTED = 50
 #: Maximum length of a value in a table of many columns.
 LETTERS = 40
 
 
-def steps(found: Trend) -> list[tuple[str, str]]:
+def steps(trend: Trend) -> list[tuple[str, str]]:
     """Return each step in words, then the whole: both runs, and the counts."""
-    rows = [(f"{run(each.old.provenance)} → {run(each.new.provenance)}", counts(each)) for each in found.steps]
-    first, last = found.records[0].provenance, found.records[-1].provenance
-    return [*rows, (f"altogether, {run(first)} → {run(last)}", counts(found.whole))]
+    rows = [(f"{run(step.old.provenance)} → {run(step.new.provenance)}", counts(step)) for step in trend.steps]
+    first, last = trend.records[0].provenance, trend.records[-1].provenance
+    return [*rows, (f"altogether, {run(first)} → {run(last)}", counts(trend.whole))]
 
 
-def as_text(found: Trend) -> str:
+def as_text(trend: Trend) -> str:
     """Format for a terminal: the records, the counts of each step, and each moved key with its values."""
-    lines = [f"{number}  {run(record.provenance)}" for number, record in enumerate(found.records, start=1)]
-    lines += [f"     {note}" for note in remarks(found.whole)]
-    for number, each in enumerate(found.steps, start=1):
-        lines.append(f"{number} -> {number + 1}: {counts(each)}")
-    lines.append(f"1 -> {len(found.records)}: {counts(found.whole)}")
+    lines = [f"{number}  {run(record.provenance)}" for number, record in enumerate(trend.records, start=1)]
+    lines += [f"     {note}" for note in remarks(trend.whole)]
+    for number, step in enumerate(trend.steps, start=1):
+        lines.append(f"{number} -> {number + 1}: {counts(step)}")
+    lines.append(f"1 -> {len(trend.records)}: {counts(trend.whole)}")
     for verdict in ORDER:
-        moved = [each for each in found.moved if each.worst is verdict]
+        moved = [row for row in trend.moved if row.worst is verdict]
         if moved:
             lines += ["", f"{TITLES[verdict]} ({len(moved)})"]
-            lines += [f"  {each.key}: {series(each.values, each.verdicts)}" for each in moved[:LISTED]]
-            lines += [f"  and {len(moved) - LISTED} more"] * (len(moved) > LISTED)
+            lines += [f"  {row.key}: {series(row.values, row.verdicts)}" for row in moved[:HISTORY_ROWS]]
+            lines += [f"  {line}" for line in and_more(moved, HISTORY_ROWS)]
     return "\n".join([*map(printable, lines), ""])
 
 
-def as_markdown(found: Trend) -> str:
+def as_markdown(trend: Trend) -> str:
     """Format for a job page: a row a key, a column a record; cells in which a value moved are bold."""
-    heads = [plain(run(record.provenance)) for record in found.records]
+    heads = [plain(run(record.provenance)) for record in trend.records]
     lines = [f"### {heads[0]} → {heads[-1]}", ""]
-    lines += [f"- {plain(name)}: {plain(told)}" for name, told in steps(found)]
-    lines += [f"- {plain(note)}" for note in remarks(found.whole)]
+    lines += [f"- {plain(name)}: {plain(text)}" for name, text in steps(trend)]
+    lines += [f"- {plain(note)}" for note in remarks(trend.whole)]
     for verdict in ORDER:
-        moved = [each for each in found.moved if each.worst is verdict]
+        moved = [row for row in trend.moved if row.worst is verdict]
         if not moved:
             continue
         lines += ["", f"**{TITLES[verdict]} ({len(moved)})**", "", f"| key | {' | '.join(heads)} |"]
         lines.append("|---" * (len(heads) + 1) + "|")
-        for each in moved:
-            marks = (None, *each.verdicts)
+        for row in moved:
+            marks = (None, *row.verdicts)
             cells = [
                 f"**{plain(short(value, LETTERS))}**" if mark is not None else plain(short(value, LETTERS))
-                for value, mark in zip(each.values, marks, strict=True)
+                for value, mark in zip(row.values, marks, strict=True)
             ]
-            lines.append(f"| {code(each.key)} | {' | '.join(cells)} |")
+            lines.append(f"| {code(row.key)} | {' | '.join(cells)} |")
     return "\n".join([*lines, ""])
 
 
-def as_json(found: Trend) -> str:
+def as_json(trend: Trend) -> str:
     """Format as JSON: each step and the whole as ``diff`` of two records has them, and each moved key."""
     data = {
-        "records": [finite(dict(record.provenance)) for record in found.records],
-        "steps": [as_data(each) for each in found.steps],
-        "whole": as_data(found.whole),
+        "records": [finite(dict(record.provenance)) for record in trend.records],
+        "steps": [as_data(step) for step in trend.steps],
+        "whole": as_data(trend.whole),
         "moved": [
             {
-                "key": each.key,
-                "values": finite([*each.values]),
-                "verdicts": [None if verdict is None else verdict.value for verdict in each.verdicts],
+                "key": row.key,
+                "values": finite([*row.values]),
+                "verdicts": [None if verdict is None else verdict.value for verdict in row.verdicts],
             }
-            for each in found.moved
+            for row in trend.moved
         ],
     }
     return json.dumps(data, indent=1, allow_nan=False) + "\n"

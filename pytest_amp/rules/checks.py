@@ -11,25 +11,16 @@ import torch
 
 from pytest_amp.devices.base import Device, DeviceKind
 from pytest_amp.rules import variations
+from pytest_amp.rules.candidates import Candidate, by_hand, candidate_of, fits
 from pytest_amp.rules.hand_cast import Invocation, Refused, cast_by_hand
-from pytest_amp.rules.observe import (
-    CallOutcome,
-    Candidate,
-    ObservedRule,
-    by_hand,
-    candidate_of,
-    described,
-    each_variation,
-    fits,
-    observe,
-    scope,
-    under_autocast,
-)
+from pytest_amp.rules.observe import observe
+from pytest_amp.rules.observed import ObservedRule
+from pytest_amp.rules.outcome import CallOutcome, described, scope, under_autocast
 from pytest_amp.rules.own_kernel import received
 from pytest_amp.rules.samples import Sample, further_samples, samples
 from pytest_amp.rules.spec import Rule, expected
 from pytest_amp.rules.unusual import unusual
-from pytest_amp.rules.variations import Variation, Vary
+from pytest_amp.rules.variations import Variation, Vary, each_variation
 
 #: The checks, by the variations of the arguments that each one makes.
 CHECKS: Mapping[str, tuple[Vary, ...]] = MappingProxyType(

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from pytest_amp.devices.base import Device, DeviceKind
-from pytest_amp.rules.observe import UNOBSERVED, UNRECOGNISED, Evidence, ObservedRule
+from pytest_amp.rules.observed import UNOBSERVED, UNRECOGNISED, Evidence, ObservedRule
 from pytest_amp.rules.spec import Rule, RuleName
 
 _Function = Callable[..., torch.Tensor]

@@ -13,22 +13,13 @@ import torch
 from pytest_amp.devices.base import Device
 from pytest_amp.precision import dtype_name
 from pytest_amp.rules import variations
+from pytest_amp.rules.candidates import Candidate, candidate_of, candidates
 from pytest_amp.rules.hand_cast import Invocation, Refused, cast_by_hand
-from pytest_amp.rules.observe import (
-    UNOBSERVED,
-    UNRECOGNISED,
-    CallOutcome,
-    Candidate,
-    Evidence,
-    ObservedRule,
-    candidate_of,
-    candidates,
-    each_variation,
-    scope,
-    under_autocast,
-)
+from pytest_amp.rules.observed import UNOBSERVED, UNRECOGNISED, Evidence, ObservedRule
+from pytest_amp.rules.outcome import CallOutcome, scope, under_autocast
 from pytest_amp.rules.samples import Sample
 from pytest_amp.rules.spec import Rule
+from pytest_amp.rules.variations import each_variation
 
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 

@@ -8,7 +8,7 @@ from types import MappingProxyType
 import torch
 
 from pytest_amp.devices.base import Device
-from pytest_amp.rules.observe import record, scope
+from pytest_amp.rules.outcome import record, scope
 from pytest_amp.rules.variations import Variation
 
 _Make = Callable[..., torch.Tensor]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -140,3 +140,13 @@ def half_weights(overload: str, sample: Sample, low: torch.dtype) -> Iterable[Va
     """Yield the first argument and the last two in float32, and a recurrent layer's weights between them in float16."""
     between = _count(sample) - 3
     yield Variation("float32, its weights float16", (torch.float32, *[torch.float16] * between, torch.float32))
+
+
+def each_variation(
+    overload: str, samples: list[Sample], low: torch.dtype, *vary: Vary
+) -> Iterator[tuple[Sample, Variation]]:
+    """Yield each variation of each sample."""
+    for sample in samples:
+        for function in vary:
+            for variation in function(overload, sample, low):
+                yield sample, variation

@@ -12,6 +12,8 @@ from pytest_amp.run.session import KEY, AmpSession
 
 #: Exit status of a process that was killed (by signal 9).
 KILLED = -9
+#: Number of ``-v`` from which every failure is shown in full.
+WHOLE = 2
 
 
 def check_before_start(session: AmpSession) -> None:
@@ -21,46 +23,46 @@ def check_before_start(session: AmpSession) -> None:
     """
     if not workers.is_controller(session.config):
         return
-    asked = session.asked
+    options = session.options
     count = workers.worker_count(session.config)
-    indexed = next((name for name in asked.named_devices if ":" in name and not name.startswith("fake:")), None)
+    indexed = next((name for name in options.named_devices if ":" in name and not name.startswith("fake:")), None)
     if indexed is not None and count > 1:
         raise pytest.UsageError(
-            f"{asked.where('amp_device')}: {indexed!r} names one device for {count} workers; "
+            f"{options.where('amp_device')}: {indexed!r} names one device for {count} workers; "
             f"expected {indexed.partition(':')[0]!r}, which gives each worker its own, or one worker"
         )
-    if asked.speed == "gate" and count > 1:
+    if options.speed == "gate" and count > 1:
         from pytest_amp.run.resolution import shared_gpus
 
-        if (problem := shared_gpus(asked, session.config)) is not None:
+        if (problem := shared_gpus(options, session.config)) is not None:
             raise pytest.UsageError(
-                f"{asked.where('amp_speed')}: 'gate' cannot time here: {problem}; "
+                f"{options.where('amp_speed')}: 'gate' cannot time here: {problem}; "
                 f"expected off, or at most one worker per GPU"
             )
     _probe_named(session)
 
 
 def _probe_named(session: AmpSession) -> None:
-    asked = session.asked
-    names = [name for name in asked.named_devices if name != "cpu" and not name.startswith("fake:")]
-    if not names or "device" in asked.allow_missing:
+    options = session.options
+    names = [name for name in options.named_devices if name != "cpu" and not name.startswith("fake:")]
+    if not names or "device" in options.allow_missing:
         return
     from pytest_amp.devices.probe import probe_in_child
     from pytest_amp.run.resolution import unavailable_device
 
     for name, answer in probe_in_child(names, _providers(session.config)).items():
         if not answer.works:
-            raise pytest.UsageError(unavailable_device(name, answer, asked))
+            raise pytest.UsageError(unavailable_device(name, answer, options))
 
 
 def _providers(config: pytest.Config) -> list[str]:
     """Return the modules that register device types, by their importable names."""
-    found = [
+    names = [
         getattr(plugin, "__name__", "")
         for plugin in config.pluginmanager.get_plugins()
         if hasattr(plugin, "pytest_amp_devices") and not hasattr(plugin, "pytest_addhooks")
     ]
-    return [name for name in found if name and name != "pytest_amp.hookspecs"]
+    return [name for name in names if name and name != "pytest_amp.hookspecs"]
 
 
 def pin_workers(specs: Sequence[Any]) -> None:
@@ -104,7 +106,7 @@ def check_exits(session: AmpSession) -> None:
 def pytest_xdist_setupnodes(config: pytest.Config, specs: Sequence[Any]) -> None:
     """Give each worker its own GPU, before it imports torch."""
     session = config.stash[KEY]
-    if workers.asks_for_cuda(session.asked.device):
+    if workers.asks_for_cuda(session.options.device):
         pin_workers(specs)
 
 
@@ -136,28 +138,33 @@ class Recorder:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Count a report, in the process that prints."""
-        data = self._session.seen_in(report)
-        if data is not None and not workers.is_worker(self._session.config):
-            self._session.take_notes(data.get("notes"))
-            if report.passed and "failed" in data:
-                told = f"a check failed, and the report says that it passed: {data['failed']}"
-                self._session.problem(f"{report.nodeid}: {told}")
-            self._session.provenance.update(data.get("provenance", {}))  # type: ignore[call-overload]  # from a report
-            for observation in self._session.tally.add(report, data):
-                self._session.tell(observation)
-            terminal = self._session.config.pluginmanager.get_plugin("terminalreporter")
-            self._session.progress.say(self._session.tally, terminal)
-            from pytest_amp.text.colour import colour_failure
+        session, data = self._session, self._session.data_of(report)
+        if data is None or workers.is_worker(session.config):
+            return
+        session.add_notes(data.get("notes"))
+        if report.passed and "failed" in data:
+            session.problem(f"{report.nodeid}: a check failed, and the report says that it passed: {data['failed']}")
+        session.provenance.update(data.get("provenance", {}))  # type: ignore[call-overload]  # from a report
+        for observation in session.tally.add(report, data):
+            session.publish(observation)
+        terminal = session.config.pluginmanager.get_plugin("terminalreporter")
+        session.progress.say(session.tally.selected, session.tally.outcomes, terminal)
+        from pytest_amp.text.colour import colour_failure
 
-            colour_failure(report)
+        colour_failure(report)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> Generator[None]:
         """Show failures of one cause once, before pytest shows them."""
-        if self._session.concerned:
-            from pytest_amp.report.once import shorten
+        session = self._session
+        if session.concerned and session.tally.failures and session.config.get_verbosity() < WHOLE:
+            from pytest_amp.report.once import shortened
+            from pytest_amp.run.freeze import freeze
 
-            shorten(self._session, terminalreporter)
+            texts = shortened(freeze(session))
+            for report in terminalreporter.stats.get("failed", ()):
+                if report.when == "call" and report.nodeid in texts:
+                    report.longrepr = texts[report.nodeid]
         yield
 
     @pytest.hookimpl(trylast=True)

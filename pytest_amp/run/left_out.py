@@ -55,9 +55,9 @@ def note_empty(collector: pytest.Module | pytest.Class, session: AmpSession) -> 
     if isinstance(collector, pytest.Module):
         _note(collector.path, "its collection", "at least one test in it, or another name", session)
         return
-    made = next((name for name in _CONSTRUCTORS if name in vars(collector.obj)), None)
+    constructor = next((name for name in _CONSTRUCTORS if name in vars(collector.obj)), None)
     why = f"the class {collector.name}" + (
-        f" with {made}, of which pytest makes no test," if made else ", without a test,"
+        f" with {constructor}, of which pytest makes no test," if constructor else ", without a test,"
     )
     _note(collector.path, why, "a class without a constructor, with tests", session)
 
@@ -72,21 +72,21 @@ def note_skipped(collector: pytest.Collector, report: pytest.CollectReport, sess
     folder = path if path.is_dir() else path.parent
     around = declared_around(folder)
     declared = [around] if around is not None else [*map(declared_around, _packages_in(path))]
-    families = {each: named_in(each) for each in declared if each is not None}
+    families = {root: named_in(root) for root in declared if root is not None}
     reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
     reason = reason.removeprefix("Skipped: ")
-    for each, name in families.items():
+    for root, name in families.items():
         session.active = True
-        where = report.nodeid if around is not None else f"{report.nodeid}: {each}"
+        where = report.nodeid if around is not None else f"{report.nodeid}: {root}"
         session.skipped_modules[where] = (name, reason)
-    if around is not None and any(collector.session.isinitpath(each) for each in _below(path, around)):
+    if around is not None and any(map(collector.session.isinitpath, _below(path, around))):
         session.problem(f"{report.nodeid} was asked for, and was skipped while it was collected: {reason}")
 
 
 def judge(session: pytest.Session, amp_session: AmpSession) -> None:
     """Add a usage error for each lost part that was requested, as an argument or inside of one."""
     for path, problem in sorted(amp_session.left_out.items()):
-        if any(session.isinitpath(each) for each in (path, *path.parents)):
+        if any(session.isinitpath(parent) for parent in (path, *path.parents)):
             amp_session.usage_error(problem)
 
 
@@ -96,7 +96,7 @@ def _packages_in(path: Path) -> list[Path]:
 
 def _below(path: Path, folder: Path) -> list[Path]:
     """Return ``path`` and the folders around it that lie in ``folder``."""
-    return [each for each in (path, *path.parents) if folder in each.parents]
+    return [parent for parent in (path, *path.parents) if folder in parent.parents]
 
 
 def _fits(path: Path, pattern: str) -> bool:
@@ -105,12 +105,12 @@ def _fits(path: Path, pattern: str) -> bool:
 
 def _is_ignored_by_an_option(path: Path, config: pytest.Config) -> bool:
     paths, patterns = (
-        [os.path.abspath(each) for each in config.getoption(name) or ()]  # noqa: PTH100  # a pattern is no path
+        [os.path.abspath(part) for part in config.getoption(name) or ()]  # noqa: PTH100  # a pattern is no path
         for name in ("ignore", "ignore_glob")
     )
     return any(
-        str(each) in paths or any(fnmatch.fnmatch(str(each), pattern) for pattern in patterns)
-        for each in (path, *path.parents)
+        str(part) in paths or any(fnmatch.fnmatch(str(part), pattern) for pattern in patterns)
+        for part in (path, *path.parents)
     )
 
 

@@ -8,12 +8,12 @@ import shlex
 
 import pytest
 
-from pytest_amp.amp import NOTES, OBSERVATIONS
+from pytest_amp.data_files.releases import installed_torch
 from pytest_amp.failure import AmpFailure
-from pytest_amp.known.accepted import key_of_test, matching
+from pytest_amp.known.accepted import matching
 from pytest_amp.record import FIXED, Observation, keys_of, keys_of_test
-from pytest_amp.run.selection import INFO, own_parameters, target_of
-from pytest_amp.run.session import KEY, installed_torch
+from pytest_amp.run.identity import INFO, NOTES, OBSERVATIONS, key_of, target_of
+from pytest_amp.run.session import KEY
 
 
 def complete_failure(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
@@ -24,11 +24,12 @@ def complete_failure(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
 
         newer = newer_than_known(installed_torch())
         if newer is not None:
-            from pytest_amp.report.causes import known_reason
+            from pytest_amp.report.causes import earlier_torch, known_reason
 
             session, error = item.config.stash[KEY], call.excinfo.value
             observed: list[Observation] = item.stash.get(OBSERVATIONS, [])
-            reason = known_reason(str(error), observed, session)
+            earlier = earlier_torch(None if session.baseline is None else session.baseline.record)
+            reason = known_reason(str(error), observed, earlier, installed_torch())
             if reason is not None:
                 error.likely_is(reason)
             error.likely_with(newer)
@@ -49,7 +50,7 @@ RELEVANT = (
 
 def rerun_command(item: pytest.Item) -> str:
     """Return the command that reruns just this test on its device and dtype, from the folder of this run."""
-    asked = item.config.stash[KEY].asked
+    requested = item.config.stash[KEY].options
     # Not the node id, to which pytest-xdist may add a group.
     names = [node.name for node in item.listchain() if isinstance(node, (pytest.Class, pytest.Item))]
     *options, place = _place(item)
@@ -59,7 +60,7 @@ def rerun_command(item: pytest.Item) -> str:
         words.append(f"--amp-device={target.device.name}")
     if target is not None and target.precision.is_low:
         words.append(f"--amp-dtype={target.precision.name}")
-    return shlex.join([*words, *asked.typed(RELEVANT)])
+    return shlex.join([*words, *requested.typed(RELEVANT)])
 
 
 def _place(item: pytest.Item) -> list[str]:
@@ -81,23 +82,22 @@ _CLASS = re.compile(r"^pytest_amp\.[\w.]+: (?=AmpFailure: )")
 
 def attach(item: pytest.Item, report: pytest.TestReport) -> None:
     """Attach the test's identity, and at its end its observations, to the report for the controller."""
-    info = item.stash.get(INFO, None)
-    if info is None:
+    info, target = item.stash.get(INFO, None), target_of(item)
+    if info is None or target is None:
         return
     observed = item.stash.get(OBSERVATIONS, []) if report.when == "teardown" else []
     notes = item.stash.get(NOTES, []) if report.when == "teardown" else []
     session = item.config.stash[KEY]
-    target = target_of(item)
     report.amp = {  # type: ignore[attr-defined]  # pytest keeps attributes that a plugin adds
         "test": vars(info),
-        "key": key_of_test(info, own_parameters(item, target) if target is not None else ""),
+        "key": key_of(item, info, target),
         "selected": session.selected[info.target, info.family],
         "observations": [observation.to_json() for observation in observed],
         "notes": notes,
     }
-    if not session.told:
+    if not session.provenance_sent:
         # With the first report: a worker that is ended later has no other opportunity.
-        session.told = True
+        session.provenance_sent = True
         report.amp["provenance"] = session.provenance
     crash = getattr(report.longrepr, "reprcrash", None)
     if crash is not None:  # pytest puts the class before a message that begins with it
@@ -114,15 +114,15 @@ def is_fixed(report: pytest.TestReport | pytest.CollectReport) -> bool:
 
 def live_with(item: pytest.Item, report: pytest.TestReport) -> None:
     """Turn a failure that --amp-known covers into an expected one, and note that it ran."""
-    known, target = item.config.stash[KEY].asked.known, target_of(item)
+    known, target = item.config.stash[KEY].options.known, target_of(item)
     if not known or target is None or INFO not in item.stash or report.when != "call" or report.skipped:
         return
     # A pattern may have been written for earlier keys.
     keys = [key for observation in item.stash.get(OBSERVATIONS, []) for key in keys_of(observation)]
-    found = matching(known, [*keys_of_test(key_of_test(item.stash[INFO], own_parameters(item, target))), *keys])
-    if not found:
+    faults = matching(known, [*keys_of_test(key_of(item, item.stash[INFO], target)), *keys])
+    if not faults:
         return
-    report.amp["known"] = [each.key for each in found]
+    report.amp["known"] = [fault.key for fault in faults]
     if report.failed:
         report.outcome = "skipped"
-        report.wasxfail = f"known: {found[0].reason} ({found[0].report})"
+        report.wasxfail = f"known: {faults[0].reason} ({faults[0].report})"

@@ -6,9 +6,7 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -20,13 +18,10 @@ from pytest_amp.families import PROJECT, Family, family_of
 from pytest_amp.fixtures import NAMES
 from pytest_amp.markers import AmpMarker
 from pytest_amp.precision import FP32, TF32, Precision
-from pytest_amp.precision.float32 import float32_precision
 from pytest_amp.run import workers
+from pytest_amp.run.identity import TARGET
 from pytest_amp.run.session import AmpSession
 from pytest_amp.run.targets import Target
-
-#: Parameter that holds a test's target.
-TARGET = "_amp_target"
 
 _KINDS = {DeviceKind.CPU: "a CPU", DeviceKind.ACCELERATOR: "an accelerator", DeviceKind.FAKE: "a fake device"}
 
@@ -79,15 +74,15 @@ class Place:
 
     def targets(self) -> list[Target]:
         """Return the run's targets, and fp32 and tf32 on the same devices if the marker names them."""
-        found = list(self.session.targets)
+        result = list(self.session.targets)
         # Sort by "missing": prefer an available target of each device; fall back to a missing one.
-        devices = {t.device.key: t for t in sorted(found, key=lambda target: target.missing is None)}
+        devices = {t.device.key: t for t in sorted(result, key=lambda target: target.missing is None)}
         for precision in (FP32, TF32):
             if self.marker.dtypes is None or precision not in self.marker.dtypes:
                 continue
             has_it = [t for t in devices.values() if precision is FP32 or t.device.type == "cuda"]
-            found += [_wide(self.session, target, precision) for target in has_it]
-        return found
+            result += [_wide(self.session, target, precision) for target in has_it]
+        return result
 
 
 def _wide(session: AmpSession, target: Target, precision: Precision) -> Target:
@@ -98,23 +93,12 @@ def _wide(session: AmpSession, target: Target, precision: Precision) -> Target:
     )
 
 
-def bound(target: Target) -> Precision:
-    """Return the target's precision, with the context in which its device computes in it."""
-    return replace(target.precision, enter=partial(_enter, target.device, target.precision))
-
-
-def _enter(device: Device, precision: Precision) -> AbstractContextManager[None]:
-    if precision.is_low:
-        return device.autocast(precision.dtype)
-    return float32_precision("tf32" if precision == TF32 else "ieee")
-
-
 def parametrize(metafunc: pytest.Metafunc, session: AmpSession) -> None:
     """Run the test on every target; an invalid marker is a usage error that names the test."""
     name = metafunc.definition.nodeid
     try:
         marker = AmpMarker.merged(metafunc.definition.iter_markers("amp"))
-        each = _each(metafunc.definition.get_closest_marker("amp_parametrize"))
+        generator = _generator(metafunc.definition.get_closest_marker("amp_parametrize"))
         family = family_of(metafunc.module)
     except ValueError as error:
         session.usage_error(f"{name} (marker amp): {error}")
@@ -130,21 +114,21 @@ def parametrize(metafunc: pytest.Metafunc, session: AmpSession) -> None:
         session.usage_error(f"{name} (marker amp): {unknown}")
     try:
         refuse_indirect(metafunc, session)
-        rows = [row for target in place.targets() for row in _rows(place, target, each)]
+        rows = [row for target in place.targets() for row in _rows(place, target, generator)]
     except AmpUsageError as error:
         session.usage_error(f"{name}: {error}")
         rows = []
-    if each is None:
+    if generator is None:
         metafunc.parametrize(TARGET, rows, indirect=True, scope="session")
     else:
-        metafunc.parametrize((TARGET, each[0]), rows, indirect=[TARGET], scope="session")
+        metafunc.parametrize((TARGET, generator[0]), rows, indirect=[TARGET], scope="session")
 
 
 def refuse_indirect(metafunc: pytest.Metafunc, session: AmpSession) -> None:
     """Raise AmpUsageError for an ``indirect`` parameter of a fixture of this plugin, which would ignore the value."""
     for mark in metafunc.definition.iter_markers("parametrize"):
-        given = {**dict(zip(("argnames", "argvalues", "indirect"), mark.args, strict=False)), **mark.kwargs}
-        argnames, indirect = given.get("argnames", ()), given.get("indirect", False)
+        arguments = {**dict(zip(("argnames", "argvalues", "indirect"), mark.args, strict=False)), **mark.kwargs}
+        argnames, indirect = arguments.get("argnames", ()), arguments.get("indirect", False)
         names = [name.strip() for name in argnames.split(",")] if isinstance(argnames, str) else list(argnames)
         meant = NAMES.intersection(names if indirect is True else indirect or ())
         for name in sorted(meant):
@@ -175,10 +159,10 @@ def check_marker(metafunc: pytest.Metafunc, session: AmpSession) -> None:
     except ValueError as error:
         session.usage_error(f"{name} (marker amp): {error}")
         return
-    given = [keyword for mark in metafunc.definition.own_markers if mark.name == "amp" for keyword in mark.kwargs]
-    if given and not NAMES.intersection(metafunc.fixturenames):
+    keywords = [keyword for mark in metafunc.definition.own_markers if mark.name == "amp" for keyword in mark.kwargs]
+    if keywords and not NAMES.intersection(metafunc.fixturenames):
         session.usage_error(
-            f"{name} (marker amp): {given[0]}= does nothing for a test without an amp fixture; "
+            f"{name} (marker amp): {keywords[0]}= does nothing for a test without an amp fixture; "
             "expected an argument of the test, such as amp or amp_device"
         )
 
@@ -205,7 +189,7 @@ def _makes(plugin: object, name: str) -> bool:
     return Path(str(getattr(plugin, "__file__", ""))).name == "conftest.py" and hasattr(plugin, name)
 
 
-def _each(mark: pytest.Mark | None) -> tuple[str, Callable[[Target], Iterable[object]]] | None:
+def _generator(mark: pytest.Mark | None) -> tuple[str, Callable[[Target], Iterable[object]]] | None:
     if mark is None:
         return None
     if mark.kwargs or len(mark.args) != 2 or not isinstance(mark.args[0], str) or not callable(mark.args[1]):
@@ -219,24 +203,26 @@ def _each(mark: pytest.Mark | None) -> tuple[str, Callable[[Target], Iterable[ob
     return mark.args[0], mark.args[1]
 
 
-def _rows(place: Place, target: Target, each: tuple[str, Callable[[Target], Iterable[object]]] | None) -> list[object]:
+def _rows(
+    place: Place, target: Target, generator: tuple[str, Callable[[Target], Iterable[object]]] | None
+) -> list[object]:
     marks: list[pytest.MarkDecorator] = []
     if target.missing is not None:
         marks.append(pytest.mark.skip(reason=f"missing, as --amp-allow-missing allows: {target.missing}"))
-    if each is None:
+    if generator is None:
         return [pytest.param(target, id=target.id, marks=marks)]
     if place.unfit(target) or target.missing is not None:
         return [pytest.param(target, None, id=target.id, marks=marks)]
-    made = each[1](target)
-    if not isinstance(made, Iterable) or isinstance(made, str):
+    result = generator[1](target)
+    if not isinstance(result, Iterable) or isinstance(result, str):
         raise AmpUsageError(
-            f"the function of amp_parametrize returned {made!r} for {target.id}; expected a list of values"
+            f"the function of amp_parametrize returned {result!r} for {target.id}; expected a list of values"
         )
-    values = list(made)
+    values = list(result)
     if not values:
         nothing = pytest.mark.skip(reason=f"nothing to check on {target.id}")
         return [pytest.param(target, None, id=f"{target.id}-nothing", marks=[*marks, nothing])]
-    return [_row(target, value, f"{each[0]}{number}", marks) for number, value in enumerate(values)]
+    return [_row(target, value, f"{generator[0]}{number}", marks) for number, value in enumerate(values)]
 
 
 def _row(target: Target, value: object, place: str, marks: Sequence[pytest.MarkDecorator]) -> object:

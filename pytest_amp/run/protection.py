@@ -12,7 +12,7 @@ import pytest
 from pytest_amp.devices import Device, DeviceKind
 from pytest_amp.devices.fake import FakeDevice
 from pytest_amp.run import workers
-from pytest_amp.run.selection import target_of
+from pytest_amp.run.identity import target_of
 from pytest_amp.run.session import KEY, AmpSession
 from pytest_amp.run.state_guard import StateGuard
 
@@ -38,7 +38,7 @@ def protect(item: pytest.Item) -> Callable[[], None]:
     if isinstance(device, FakeDevice):
         scope.enter_context(device.refusing())
     torch.set_num_threads(1)
-    seed_torch(session.asked.seed)
+    seed_torch(session.options.seed)
 
     def after() -> None:
         scope.close()

@@ -46,17 +46,17 @@ def _names(argument: str, item: pytest.Item, config: pytest.Config) -> bool:
     path = (config.invocation_params.dir / file).resolve()
     if path.is_dir():
         return (path / "__init__.py").is_file() and path in item.path.resolve().parents
-    own = item.nodeid.partition("::")[2]
-    inside = not rest or own == rest or own.startswith((f"{rest}[", f"{rest}::"))
+    name = item.nodeid.partition("::")[2]
+    inside = not rest or name == rest or name.startswith((f"{rest}[", f"{rest}::"))
     return path == item.path.resolve() and inside
 
 
 def refuse_exit(ended: SystemExit, config: pytest.Config) -> None:
     """Raise UsageError for a conftest.py that ends the process with status 0, in a run that uses this plugin."""
     namespace = config.known_args_namespace
-    asked = any(getattr(namespace, option.ini, None) is not None for option in OPTIONS)
+    is_requested = any(getattr(namespace, option.ini, None) is not None for option in OPTIONS)
     written = getattr(config, "inicfg", ())
-    if ended.code in (None, 0) and (asked or any(option.ini in written for option in OPTIONS)):
+    if ended.code in (None, 0) and (is_requested or any(option.ini in written for option in OPTIONS)):
         trace = ended.__traceback__
         while trace is not None and trace.tb_next is not None:
             trace = trace.tb_next
@@ -68,10 +68,12 @@ def expect_judged(config: pytest.Config, session: AmpSession | None) -> int:
     """Return the status of a run that ended with 0: 1 if it was never judged, or its own status if that differs."""
     if any(getattr(config.option, name, False) for name in (*RUNS_NOTHING, "markers")):
         return 0
-    if session is not None and (session.status or not session.asked.explicit):
+    if session is not None and (session.status or not session.options.explicit):
         return session.status or 0
-    asked = session is not None or any(getattr(config.option, option.ini, None) is not None for option in OPTIONS)
-    if asked and (session is None or session.status is None):
+    is_requested = session is not None or any(
+        getattr(config.option, option.ini, None) is not None for option in OPTIONS
+    )
+    if is_requested and (session is None or session.status is None):
         sys.stderr.write("ERROR: the run was ended as a green one before a check ran (pytest.exit, or a hook)\n")
         return 1
     return 0

@@ -33,13 +33,13 @@ def added_device_types(config: pytest.Config) -> tuple[DeviceType, ...]:
     return tuple(yielded("pytest_amp_devices", config.hook.pytest_amp_devices(), DeviceType))
 
 
-def resolve_targets(asked: AmpConfig, config: pytest.Config) -> tuple[Target, ...]:
+def resolve_targets(options: AmpConfig, config: pytest.Config) -> tuple[Target, ...]:
     """Return every device and precision of the run, each probed by computing on it. Raises Unavailable."""
     added = added_device_types(config)
     targets: dict[str, Target] = {}
-    for name in asked.device:
-        for found in _devices(name, added):
-            for target in _targets_on(found, asked, config, named=name not in ("auto", "all")):
+    for name in options.device:
+        for probed in _devices(name, added):
+            for target in _targets_on(probed, options, config, named=name not in ("auto", "all")):
                 targets.setdefault(target.id, target)
     return tuple(targets.values())
 
@@ -58,72 +58,74 @@ def _devices(name: str, added: Sequence[DeviceType]) -> list[tuple[Device, Probe
     return real if name == "auto" and real else [(cpu, probe(cpu)), *real]
 
 
-def _targets_on(found: tuple[Device, Probe], asked: AmpConfig, config: pytest.Config, *, named: bool) -> list[Target]:
-    device, answer = found
+def _targets_on(
+    probed: tuple[Device, Probe], options: AmpConfig, config: pytest.Config, *, named: bool
+) -> list[Target]:
+    device, answer = probed
     if not answer.works:
-        reason = unavailable_device(device.name, answer, asked)
-        if not (named and "device" in asked.allow_missing):
+        reason = unavailable_device(device.name, answer, options)
+        if not (named and "device" in options.allow_missing):
             raise Unavailable(reason)
-        wanted = [LOW[name] for name in asked.dtype if name in LOW] or list(LOW.values())
-        return [Target(device, precision, reason, config) for precision in wanted]
+        precisions = [LOW[name] for name in options.dtype if name in LOW] or list(LOW.values())
+        return [Target(device, precision, reason, config) for precision in precisions]
     targets: list[Target] = []
-    for name in asked.dtype:
+    for name in options.dtype:
         if name == "auto":
             targets += [Target(device, precision, None, config) for precision in answer.works]
             continue
-        targets.append(Target(device, LOW[name], _missing_dtype(device, answer, LOW[name], asked), config))
+        targets.append(Target(device, LOW[name], _missing_dtype(device, answer, LOW[name], options), config))
     return targets
 
 
-def unavailable_device(name: str, answer: Probe, asked: AmpConfig) -> str:
+def unavailable_device(name: str, answer: Probe, options: AmpConfig) -> str:
     """Return one line: the device, the source of the request, the probe's answer, and devices without hardware."""
     fakes = ", ".join(f"fake:{device_type}" for device_type in FAKE_TYPES)
-    where = asked.where("amp_device")
+    where = options.where("amp_device")
     return f"{where}: {name!r} does not compute here ({answer.reason}); expected here: auto, cpu, {fakes}"
 
 
-def _missing_dtype(device: Device, answer: Probe, precision: Precision, asked: AmpConfig) -> str | None:
+def _missing_dtype(device: Device, answer: Probe, precision: Precision, options: AmpConfig) -> str | None:
     if precision in answer.works:
         return None
-    works = ", ".join(found.name for found in answer.works)
+    works = ", ".join(option.name for option in answer.works)
     reason = (
-        f"{asked.where('amp_dtype')}: {precision.name!r} does not compute on {device.name} "
+        f"{options.where('amp_dtype')}: {precision.name!r} does not compute on {device.name} "
         f"({answer.answers[precision.name]}); expected here: {works}"
     )
-    if "dtype" not in asked.allow_missing:
+    if "dtype" not in options.allow_missing:
         raise Unavailable(reason)
     return reason
 
 
-def resolve_speed(asked: AmpConfig, config: pytest.Config, targets: Sequence[Target]) -> Speed:
+def resolve_speed(options: AmpConfig, config: pytest.Config, targets: Sequence[Target]) -> Speed:
     """Return whether this process may time: only on an accelerator that it owns alone. Raises Unavailable."""
-    if asked.speed == "off":
-        return Speed("off", f"off ({asked.sources['amp_speed']})")
-    problem = _cannot_time(asked, config, targets)
+    if options.speed == "off":
+        return Speed("off", f"off ({options.sources['amp_speed']})")
+    problem = _cannot_time(options, config, targets)
     if problem is None:
-        source = asked.sources["amp_speed"]
-        return Speed(asked.speed or "gate", source if asked.speed else "this process owns its GPU")
-    if asked.speed == "gate":
+        source = options.sources["amp_speed"]
+        return Speed(options.speed or "gate", source if options.speed else "this process owns its GPU")
+    if options.speed == "gate":
         valid = "off, report" if any(target.device.kind is DeviceKind.CPU for target in targets) else "off"
-        raise Unavailable(f"{asked.where('amp_speed')}: 'gate' cannot time here: {problem}; expected here: {valid}")
+        raise Unavailable(f"{options.where('amp_speed')}: 'gate' cannot time here: {problem}; expected here: {valid}")
     return Speed("off", problem)
 
 
-def _cannot_time(asked: AmpConfig, config: pytest.Config, targets: Sequence[Target]) -> str | None:
+def _cannot_time(options: AmpConfig, config: pytest.Config, targets: Sequence[Target]) -> str | None:
     accelerated = any(t.device.kind is DeviceKind.ACCELERATOR and t.missing is None for t in targets)
     # A CPU is timed for a report only: its times are those of a machine with other work.
-    on_cpu = asked.speed == "report" and any(t.device.kind is DeviceKind.CPU for t in targets)
+    on_cpu = options.speed == "report" and any(t.device.kind is DeviceKind.CPU for t in targets)
     if not accelerated and not on_cpu:
         return "no accelerator in this run"
     if workers.worker_count(config) == 1:
         return None
-    return shared_gpus(asked, config)
+    return shared_gpus(options, config)
 
 
-def shared_gpus(asked: AmpConfig, config: pytest.Config) -> str | None:
+def shared_gpus(options: AmpConfig, config: pytest.Config) -> str | None:
     """Return why the workers of this run do not own a GPU each; None if they do."""
     count = workers.worker_count(config)
-    if not workers.asks_for_cuda(asked.device):
+    if not workers.asks_for_cuda(options.device):
         return f"{count} workers share the accelerator (name cuda to give each its own GPU)"
     # A worker sees its own GPU only; its controller has passed it the number of GPUs.
     gpus = getattr(config, "workerinput", {}).get("amp_gpus") or len(workers.visible_gpus())

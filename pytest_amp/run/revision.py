@@ -35,7 +35,7 @@ def revision_of(folder: Path) -> str:
     location of the files do not count.
     """
     files = sorted(_with_shared(folder))
-    parts = {found.decode() for file in files for found in _IMPORT.findall(file.read_bytes())}
+    parts = {name.decode() for file in files for name in _IMPORT.findall(file.read_bytes())}
     shared = (b"\n".join(_code_lines(file)) for file in files if folder not in file.parents)
     digests = [_digest(folder), *(hashlib.sha256(lines).hexdigest() for lines in shared)]
     digests += [_digest(_PACKAGE / part) for part in sorted(parts & CHECKS)]

@@ -10,16 +10,13 @@ import pytest
 from pytest_amp.data_files.releases import release_of
 from pytest_amp.families import family_of, family_of_package
 from pytest_amp.known import torch_faults as faults
-from pytest_amp.known.accepted import key_of_test
 from pytest_amp.markers import AmpMarker
-from pytest_amp.run.parametrization import TARGET, Place
+from pytest_amp.run.identity import INFO, MARKER, info_of, key_of, target_of
+from pytest_amp.run.parametrization import Place
+from pytest_amp.run.provenance import note_devices, note_families
 from pytest_amp.run.session import AmpSession
 from pytest_amp.run.tally import TestInfo
 from pytest_amp.run.targets import Target
-
-#: Identity and marker of an amp test, in its stash.
-INFO = pytest.StashKey[TestInfo]()
-MARKER = pytest.StashKey[AmpMarker]()
 
 
 def keep_together(items: list[pytest.Item]) -> None:
@@ -40,20 +37,20 @@ def keep_together(items: list[pytest.Item]) -> None:
 
 def select(items: list[pytest.Item], session: AmpSession) -> None:
     """Note the identity of each amp test, and deselect tests that do not exist on their target or in this tier."""
-    if session.asked.speed == "gate":
+    if session.options.speed == "gate":
         _ = session.speed  # a mode that is named explicitly is checked, even without a test of speed
-    kept, dropped = [], []
+    selected, dropped = [], []
     for item in items:
         reason = _noted(item, session) or _other_tier(item, session)
         if reason is None:
-            kept.append(item)
+            selected.append(item)
         else:
             dropped.append(item)
             session.deselected[reason] += 1
-    session.note_provenance()
-    session.note_families(_folders(kept))
+    note_devices(session)
+    note_families(session, _folders(selected))
     if dropped:
-        items[:] = kept
+        items[:] = selected
         session.dropped += dropped
         session.config.hook.pytest_deselected(items=dropped)
 
@@ -61,15 +58,8 @@ def select(items: list[pytest.Item], session: AmpSession) -> None:
 def _folders(items: Iterable[pytest.Item]) -> dict[str, Path]:
     """Return the folder of each family's package, by the family's name."""
     packages = {getattr(getattr(item, "module", None), "__package__", None) for item in items if INFO in item.stash}
-    found = (family_of_package(package) for package in packages)
-    return {family.name: folder for family, folder in found if folder is not None}
-
-
-def target_of(item: pytest.Item) -> Target | None:
-    """Return the target of a parametrized amp test; None for any other."""
-    callspec = getattr(item, "callspec", None)
-    target = callspec.params.get(TARGET) if callspec is not None else None
-    return target if isinstance(target, Target) else None
+    families = (family_of_package(package) for package in packages)
+    return {family.name: folder for family, folder in families if folder is not None}
 
 
 def _noted(item: pytest.Item, session: AmpSession) -> str | None:
@@ -115,12 +105,11 @@ def _is_mended(item: pytest.Item, info: TestInfo, target: Target, session: AmpSe
         return False
     if not known:
         return False
-    key = key_of_test(info, own_parameters(item, target))
-    return faults.apply(item, key, known, release_of(torch.__version__))
+    return faults.apply(item, key_of(item, info, target), known, release_of(torch.__version__))
 
 
 def _other_tier(item: pytest.Item, session: AmpSession) -> str | None:
-    tier = session.asked.tier
+    tier = session.options.tier
     family = _long_family(item)
     long = family is not None or item.get_closest_marker("amp_long") is not None
     if tier == "ordinary" and long:
@@ -138,42 +127,12 @@ def _long_family(item: pytest.Item) -> str | None:
     return f"{family.name} on {target.device.type}: "
 
 
-def info_of(item: pytest.Item, target: Target) -> TestInfo:
-    """Return the identity of an amp test; names have no parameters, and in a family no folder above its package."""
-    family, folder = family_of_package(getattr(getattr(item, "module", None), "__package__", None))
-    file, _, rest = item.nodeid.partition("::")  # split here, since a folder's name may contain a bracket
-    if folder is not None and item.path.is_relative_to(folder):
-        file = item.path.relative_to(folder).as_posix()
-    name = f"{file.removesuffix('.py')}::{rest.partition('[')[0]}"
-    return TestInfo(target.id, family.name, name, target.missing is not None)
-
-
-def own_parameters(item: pytest.Item, target: Target) -> str:
-    """Return the parameters of a test without device, dtype and repetition: ``3`` of ``test_it[cpu-bf16-3]``."""
-    given = item.name.partition("[")[2].removesuffix("]")
-    for part in filter(None, (_repetition(item), target.id)):
-        before, _, after = f"-{given}-".partition(f"-{part}-")
-        given = "-".join(rest for rest in (before.strip("-"), after.strip("-")) if rest)
-    return given
-
-
-def _repetition(item: pytest.Item) -> str | None:
-    """Return pytest-repeat's part of the parameters, such as ``2-5``; each repetition is the same test."""
-    given = getattr(item, "callspec", None)
-    step = given.params.get("__pytest_repeat_step_number") if given is not None else None
-    if step is None:
-        return None
-    marker = item.get_closest_marker("repeat")
-    count = marker.args[0] if marker is not None and marker.args else item.config.getoption("count", 1)
-    return f"{step + 1}-{count}"
-
-
-def count_made(made: object, session: AmpSession) -> None:
+def count_made(items: object, session: AmpSession) -> None:
     """Count the tests that one function became, to check later that all of them ran."""
-    for item in made if isinstance(made, list) else [made]:
+    for item in items if isinstance(items, list) else [items]:
         if isinstance(item, pytest.Item) and (target := target_of(item)) is not None:
             info = info_of(item, target)
-            session.made[info.target, info.family, info.test] += 1
+            session.created[info.target, info.family, info.test] += 1
 
 
 def count_selected(items: Iterable[pytest.Item], session: AmpSession) -> None:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import re
-from collections import Counter
+from collections import ChainMap, Counter
 from collections.abc import Iterable, Mapping
 from functools import cached_property
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +15,7 @@ from pytest_amp.config import AmpConfig
 
 if TYPE_CHECKING:
     from pytest_amp.account import Account
-    from pytest_amp.record import Observation, Record, Value, Verdict
+    from pytest_amp.record import Baseline, Observation, Record, Value
     from pytest_amp.report.progress import Progress
     from pytest_amp.run.resolution import Speed
     from pytest_amp.run.tally import Tally
@@ -27,11 +25,11 @@ if TYPE_CHECKING:
 class AmpSession:
     """State of one run in this process. Everything is imported and probed only when it is needed."""
 
-    def __init__(self, config: pytest.Config, asked: AmpConfig, device_types: tuple[str, ...] = ()) -> None:
-        """Keep the options ``asked`` and the ``device_types`` that the hook pytest_amp_devices yields."""
+    def __init__(self, config: pytest.Config, options: AmpConfig, device_types: tuple[str, ...] = ()) -> None:
+        """Keep the ``options`` and the ``device_types`` that the hook pytest_amp_devices yields."""
         self.config = config
         self.device_types = device_types
-        self.asked = asked
+        self.options = options
         #: Problems that end the run as a usage error, found while collecting.
         self.usage_errors: list[str] = []
         #: Reasons for which the run is red although every test may be green.
@@ -45,7 +43,7 @@ class AmpSession:
         #: Number of tests that this plugin deselected, by reason.
         self.deselected: Counter[str] = Counter()
         #: Number of tests by (target, family, test without parameters), selected or not.
-        self.made: Counter[tuple[str, str, str]] = Counter()
+        self.created: Counter[tuple[str, str, str]] = Counter()
         #: Number of tests selected to run, by (target, family).
         self.selected: Counter[tuple[str, str]] = Counter()
         #: Modules of families that were skipped during their import: family and reason by node id.
@@ -67,15 +65,16 @@ class AmpSession:
         self.active = False
         self.provenance: dict[str, Value] = {}
         #: Whether a report has carried the provenance to the process that counts.
-        self.told = False
+        self.provenance_sent = False
         #: Provenance of the times with which pytest-benchmark compares this run's.
         self.earlier_times: list[dict[str, Any]] = []
         self.speed_reason: str | None = None
+        #: Observations of the baseline that its tests no longer make, and the record that the files show.
         self.gone: list[Observation] = []
+        self.record: Record | None = None
         self.written: list[str] = []
         #: Number of the baseline's observations that --amp-accept changed; None if it changed no file.
         self.accepted: int | None = None
-        self._unfair: dict[str, str | None] = {}
         #: pytest-xdist's nodes that ended normally, by their own account.
         self.finished_nodes: list[Any] = []
         #: Account of unreceived failures, while tests run in this process.
@@ -91,7 +90,7 @@ class AmpSession:
         from pytest_amp.run.resolution import Unavailable, resolve_targets
 
         try:
-            return resolve_targets(self.asked, self.config)
+            return resolve_targets(self.options, self.config)
         except Unavailable as error:
             self.usage_error(str(error))
             self.refused = True
@@ -115,7 +114,7 @@ class AmpSession:
         from pytest_amp.run.resolution import Speed, Unavailable, resolve_speed
 
         try:
-            speed = resolve_speed(self.asked, self.config, self.targets)
+            speed = resolve_speed(self.options, self.config, self.targets)
         except Unavailable as error:
             self.usage_error(str(error))
             speed = Speed("off", str(error))
@@ -137,51 +136,20 @@ class AmpSession:
         return Progress()
 
     @cached_property
-    def baseline(self) -> Record | None:
+    def baseline(self) -> Baseline | None:
         """Return the record to compare with; it is read and checked before anything runs."""
-        if self.asked.baseline is None or not self.asked.baseline.is_file():
+        if self.options.baseline is None or not self.options.baseline.is_file():
             return None
-        from pytest_amp.record import RecordError, read_record
+        from pytest_amp.record import Baseline, RecordError, read_record
 
         try:
-            return read_record(self.asked.baseline)
+            record = read_record(self.options.baseline)
         except RecordError as error:
-            where = self.asked.where("amp_baseline")
-            raise pytest.UsageError(f"{where}: {error}; expected a file that --amp-record wrote") from None
-
-    @cached_property
-    def _known(self) -> dict[str, Observation]:
-        return {} if self.baseline is None else self.baseline.by_key()
-
-    def before(self, key: str) -> Observation | None:
-        """Return the baseline's observation with ``key``."""
-        return self._known.get(key)
-
-    def unfair(self, device: str) -> str | None:
-        """Return why errors on the device with this key cannot be compared with the baseline's; None if they can."""
-        from pytest_amp.record import unfair
-
-        assert self.baseline is not None
-        if device not in self._unfair:  # requested for each observation, and equal for all
-            asked: dict[str, Value] = {"seed": self.asked.seed, "tolerance_scale": self.asked.tolerance_scale}
-            now = {**self.provenance, **asked}
-            self._unfair[device] = unfair(self.baseline.provenance, now, device)
-        return self._unfair[device]
-
-    @cached_property
-    def revised(self) -> dict[str, tuple[str, str]]:
-        """Return the families with another test revision than in the baseline, with both revisions."""
-        from pytest_amp.record import revisions
-
-        return {} if self.baseline is None else revisions(self.baseline.provenance, self.provenance)
-
-    def differences(self) -> dict[Verdict, list[Observation]]:
-        """Return the observations that differ from the baseline, by verdict."""
-        from pytest_amp.record import ORDER, Verdict
-
-        observed = list(self.observed())
-        groups = {verdict: [each for each in observed if each.verdict is verdict] for verdict in ORDER}
-        return {verdict: self.gone if verdict is Verdict.GONE else group for verdict, group in groups.items()}
+            option = self.options.where("amp_baseline")
+            raise pytest.UsageError(f"{option}: {error}; expected a file that --amp-record wrote") from None
+        # A view: devices and revisions are noted once tests are collected.
+        fixed: dict[str, Value] = {"seed": self.options.seed, "tolerance_scale": self.options.tolerance_scale}
+        return Baseline(record, ChainMap(fixed, self.provenance))
 
     def usage_error(self, message: str) -> None:
         """Note a usage error once; it is raised at the end of collection."""
@@ -193,20 +161,20 @@ class AmpSession:
         if message not in self.problems:
             self.problems.append(message)
 
-    def take_notes(self, notes: object) -> None:
-        """Keep the notes of a test's report, without duplicates."""
+    def add_notes(self, notes: object) -> None:
+        """Add the notes of a test's report, without duplicates."""
         for note in notes if isinstance(notes, list) else ():
             if note not in self.notes:
                 self.notes.append(note)
 
-    def seen_in(self, report: pytest.TestReport) -> Mapping[str, object] | None:
+    def data_of(self, report: pytest.TestReport) -> Mapping[str, object] | None:
         """Return a report's data of an amp test; for pytest-xdist's report of a dead worker, the test's first data."""
         data: Mapping[str, object] | None = getattr(report, "amp", None)
         if data is None and report.when not in ("setup", "call", "teardown"):
             data = self.tally.begun.get(report.nodeid)
         return data
 
-    def tell(self, observation: Observation) -> None:
+    def publish(self, observation: Observation) -> None:
         """Pass ``observation`` to the hook; if that raises, the run continues and is red at its end."""
         try:
             self.config.hook.pytest_amp_observation(observation=observation)
@@ -217,50 +185,13 @@ class AmpSession:
 
             self.problem(raised_in("pytest_amp_observation", error))
 
-    def note_provenance(self) -> None:
-        """Note the facts that values of this process may depend on: the build of torch and the devices."""
-        import torch
-
-        from pytest_amp.devices import DeviceKind, find_device
-
-        self.provenance["torch"] = str(torch.__version__)
-        self.provenance["torch_git"] = str(torch.version.git_version)
-        self.provenance["torch_build"] = {
-            "cuda": torch.version.cuda,
-            "hip": torch.version.hip,
-            "debug": bool(torch.version.debug),
-            "compiler": _compiler(torch.__config__.show()),
-        }
-        self.provenance["devices"] = {
-            target.device.key: dict(target.device.provenance()) for target in self.targets if target.missing is None
-        }
-        # A GPU's steps wait for its host, whichever devices were selected.
-        self.provenance["cpu_capability"] = torch.backends.cpu.get_cpu_capability()
-        if any(target.device.kind is DeviceKind.FAKE for target in self.targets):
-            # Facts that a fake device cannot provide come from CPU kernels.
-            self.provenance["host"] = dict(find_device("cpu").provenance())
-
-    def note_families(self, folders: Mapping[str, Path]) -> None:
-        """Note the revision of each family, by name, from the folder of its package."""
-        from pytest_amp.run.revision import revision_of
-
-        if folders:
-            self.provenance["revisions"] = {name: revision_of(folder) for name, folder in sorted(folders.items())}
-
-    @staticmethod
-    def torch_version() -> str:
-        """Return ``torch 2.13.0+cpu``, for messages; imports torch."""
-        import torch
-
-        return f"torch {torch.__version__}"
-
     def to_controller(self) -> str:
         """Return a worker's data that its controller lacks, as JSON."""
         data = {
             "usage_errors": self.usage_errors,
             "problems": self.problems,
             "deselected": dict(self.deselected),
-            "made": [[*test, count] for test, count in self.made.items()],
+            "created": [[*test, count] for test, count in self.created.items()],
             "selected": [[*place, count] for place, count in self.selected.items()],
             "skipped_modules": self.skipped_modules,
             "active": self.active,
@@ -276,42 +207,22 @@ class AmpSession:
             self.usage_error(message)
         self.problems += [problem for problem in data["problems"] if problem not in self.problems]
         self.deselected |= Counter(data["deselected"])
-        self.made |= Counter({(target, family, test): count for target, family, test, count in data["made"]})
+        self.created |= Counter({(target, family, test): count for target, family, test, count in data["created"]})
         self.selected |= Counter({(target, family): count for target, family, count in data["selected"]})
-        self.skipped_modules |= {name: (family, why) for name, (family, why) in data["skipped_modules"].items()}
+        self.skipped_modules |= {name: (family, reason) for name, (family, reason) in data["skipped_modules"].items()}
         self.active = self.active or data["active"]
         self.provenance.update(data["provenance"])
         self.speed_reason = data["speed_reason"] or self.speed_reason
 
-    def finish(self, exitstatus: int) -> int:
-        """Judge the whole run, write the requested files, and return the exit status."""
-        from pytest_amp.run.verdict import finish
-
-        return finish(self, exitstatus)
-
     @property
     def concerned(self) -> bool:
         """Return whether there is anything to judge or report: an amp test, a file, or a worker that ended badly."""
-        files = self.asked.record is not None or bool(self.asked.report)
+        files = self.options.record is not None or bool(self.options.report)
         return self.active or files or bool(self.problems) or bool(self.finished_nodes and self.usage_errors)
 
     def observed(self) -> Iterable[Observation]:
         """Return every observation, in the process that prints."""
         return (observation for _, observation in self.tally.observations.values())
-
-
-def _compiler(shown: str) -> str | None:
-    """Return the compiler named by ``torch.__config__.show()``, such as ``GCC 13.3``."""
-    found = re.search(r"^\s*- ((?:GCC|clang|MSVC|Apple)\b.*)$", shown, re.MULTILINE | re.IGNORECASE)
-    return found[1].strip() if found else None
-
-
-def installed_torch() -> str:
-    """Return the installed version of torch, without importing it; a build that was never installed has none."""
-    try:
-        return metadata.version("torch")
-    except metadata.PackageNotFoundError:
-        return "not installed"
 
 
 KEY = pytest.StashKey[AmpSession]()

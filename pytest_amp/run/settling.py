@@ -8,7 +8,7 @@ import pytest
 
 from pytest_amp.account import Made, receive
 from pytest_amp.failure import AmpFailure
-from pytest_amp.run.selection import INFO
+from pytest_amp.run.identity import INFO
 from pytest_amp.run.session import KEY, AmpSession
 
 
@@ -25,12 +25,12 @@ def settle(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestRe
     lost = session.account.lost()
     if not lost:
         return
-    own = [each for each in lost if each.test in (item.nodeid, "")]
+    of_test = [failure for failure in lost if failure.test in (item.nodeid, "")]
     session.account.settle(lost)
-    _blame(session, [each for each in lost if each not in own])
-    if own and not report.failed and not (report.skipped and hasattr(report, "wasxfail")):
+    _blame(session, [failure for failure in lost if failure not in of_test])
+    if of_test and not report.failed and not (report.skipped and hasattr(report, "wasxfail")):
         report.outcome = "failed"
-        report.longrepr = "\n".join(each.told() for each in own)
+        report.longrepr = "\n".join(failure.told() for failure in of_test)
         vars(report).pop("wasxfail", None)
 
 
@@ -50,7 +50,9 @@ def say_failed(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.Te
 
 
 def _blame(session: AmpSession, failures: Iterable[Made]) -> None:
-    for each in failures:
-        first = next(iter(each.text.splitlines()), "")
-        where = f" in {each.place}" if each.place else ""
-        session.problem(f"{each.test or 'after the last test'}: a check failed{where}, and nobody received it: {first}")
+    for failure in failures:
+        first = next(iter(failure.text.splitlines()), "")
+        where = f" in {failure.place}" if failure.place else ""
+        session.problem(
+            f"{failure.test or 'after the last test'}: a check failed{where}, and nobody received it: {first}"
+        )

@@ -174,8 +174,8 @@ def settings(device_type: str | None = None) -> list[Setting]:
     import torch
 
     device_types = dict.fromkeys((*AUTOCAST_TYPES, device_type or "cpu"))
-    found = [setting for name in device_types for setting in _autocast(name)]
-    found += [
+    result = [setting for name in device_types for setting in _autocast(name)]
+    result += [
         Setting(
             "autocast cache",
             torch.is_autocast_cache_enabled,
@@ -208,7 +208,7 @@ def settings(device_type: str | None = None) -> list[Setting]:
         *_attention(),
         *_float32_arithmetic(),
     ]
-    return found
+    return result
 
 
 def _set_grad_mode(value: bool) -> None:  # noqa: FBT001  # a setter

@@ -11,12 +11,9 @@ import pytest
 from pytest_amp.known.accepted import Known
 from pytest_amp.precision import LOW
 from pytest_amp.record import EXACT, FAILING, FIXED, Observation, canonical
+from pytest_amp.run.result import ENDED, EXECUTED, Place, most_common
 
 INCONCLUSIVE = "inconclusive: "
-#: Outcomes of executed checks.
-EXECUTED = ("passed", "failed", "error", "xfailed", "fixed")
-#: Outcomes of a test that has ended.
-ENDED = (*EXECUTED, "skipped", "inconclusive")
 
 
 @dataclass(frozen=True)
@@ -31,16 +28,16 @@ class TestInfo:
 
 @dataclass
 class Tally:
-    """Counts over the reports of a run. A *place* is (target, family): ``("cpu-bf16", "rules")``."""
+    """Counts over the reports of a run. A *place* is (target, family)."""
 
     #: Number of tests with each outcome, by place.
-    outcomes: dict[tuple[str, str], Counter[str]] = field(default_factory=dict)
+    outcomes: dict[Place, Counter[str]] = field(default_factory=dict)
     #: Number of tests that checked nothing, by place and reason.
-    reasons: dict[tuple[str, str], Counter[str]] = field(default_factory=dict)
+    reasons: dict[Place, Counter[str]] = field(default_factory=dict)
     #: Tests that have ended, by place, without duplicates: a test may have subtests, or be run again.
-    ended: dict[tuple[str, str], set[str]] = field(default_factory=dict)
+    ended: dict[Place, set[str]] = field(default_factory=dict)
     #: Places that may end without an executed check: a requirement is missing, and --amp-allow-missing names it.
-    exempt: set[tuple[str, str]] = field(default_factory=set)
+    exempt: set[Place] = field(default_factory=set)
     #: Tests that passed, by (target, family, test without parameters).
     passed: dict[tuple[str, str, str], set[str]] = field(default_factory=dict)
     #: Observation and its test, by key.
@@ -62,7 +59,7 @@ class Tally:
     #: Failed tests: target, family, and the whole message.
     texts: dict[str, tuple[str, str, str]] = field(default_factory=dict)
     #: Number of selected tests by (target, family), from the reports of the processes that run them.
-    selected: dict[tuple[str, str], int] = field(default_factory=dict)
+    selected: dict[Place, int] = field(default_factory=dict)
 
     def add(self, report: pytest.TestReport, data: Mapping[str, object]) -> list[Observation]:
         """Count one report of an amp test; return its observations."""
@@ -111,7 +108,7 @@ class Tally:
                 self.claims[key] = (f"{node} in {self.workers[key]}", f"{node} in {worker}")
         self.observations[key], self.workers[key] = (node, observation), worker
 
-    def unexecuted(self, selected: Mapping[tuple[str, str], int]) -> list[str]:
+    def unexecuted(self, selected: Mapping[Place, int]) -> list[str]:
         """Return a line for each requested target and family without an executed check.
 
         ``selected`` counts the tests that were to run: those that a stopped run did not reach have no outcome here.
@@ -128,7 +125,7 @@ class Tally:
             lines.append(f"{family} on {target}: {count} selected, not one executed: {reasons}")
         return lines
 
-    def unreported(self, selected: Mapping[tuple[str, str], int]) -> list[str]:
+    def unreported(self, selected: Mapping[Place, int]) -> list[str]:
         """Return a line for each target and family with some, but not all, of its selected tests ended."""
         return [
             f"{family} on {target}: {count} selected, {ended} came to an end: the run stopped before, or another "
@@ -139,11 +136,11 @@ class Tally:
 
     def unseen(self, skipped_modules: Mapping[str, tuple[str, str]]) -> list[str]:
         """Return a line for each module skipped whole during collection, of a family that ran nowhere."""
-        seen = {family for (_, family), counts in self.outcomes.items() if any(counts[name] for name in EXECUTED)}
+        executed = {family for (_, family), counts in self.outcomes.items() if any(counts[name] for name in EXECUTED)}
         return [
             f"{family}: not one check executed, {name} was skipped while it was collected: {reason}"
             for name, (family, reason) in sorted(skipped_modules.items())
-            if family not in seen
+            if family not in executed
         ]
 
     def inconclusive(self) -> list[str]:
@@ -157,9 +154,9 @@ class Tally:
     def fixed(self, known: Iterable[Known]) -> list[str]:
         """Return a line for each known fault that is gone: all tests with its key passed."""
         return [
-            f"known, and gone: {each.key}: {_all(self.known[each.key]['passed'])} passed; take it out ({each.report})"
-            for each in known
-            if each.key in self.known and not self.known[each.key]["xfailed"]
+            f"known, and gone: {fault.key}: {_all(counts['passed'])} passed; take it out ({fault.report})"
+            for fault in known
+            if (counts := self.known.get(fault.key)) is not None and not counts["xfailed"]
         ]
 
     def clashes(self) -> list[str]:
@@ -180,10 +177,10 @@ class Tally:
             target = "-".join(observation.target)
             observed[target] = observed.get(target, False) or key in known
         has = ", ".join(sorted(set(known.values()))) or "nothing"
-        others = "none of these checks, but others on it"
+        remaining = "none of these checks, but others on it"
         return [
             f"nothing on {target} could be compared: the baseline has "
-            + (others if target in known.values() else f"none of it (it has {has})")
+            + (remaining if target in known.values() else f"none of it (it has {has})")
             for target, compared in sorted(observed.items())
             if not compared and target.rpartition("-")[2] in LOW
         ]
@@ -191,10 +188,10 @@ class Tally:
     def swallowed(self) -> list[str]:
         """Return a line for each difference from the baseline whose test passed nevertheless."""
         return [
-            f"{each.key}: {each.verdict.value} from the baseline, and its test passed: it catches what a check raises, "
-            "or checks in a thread of its own"
-            for each in self.accepted()
-            if each.verdict in FAILING
+            f"{o.key}: {o.verdict.value} from the baseline, and its test passed: it catches what a check raises, or "
+            "checks in a thread of its own"
+            for o in self.accepted()
+            if o.verdict in FAILING
         ]
 
     def accepted(self) -> list[Observation]:
@@ -202,33 +199,28 @@ class Tally:
         passed = {node for nodes in self.passed.values() for node in nodes} - self._failed_nodes()
         return [observation for node, observation in self.observations.values() if node in passed]
 
-    def whole(self, made: Mapping[tuple[str, str, str], int]) -> set[tuple[str, str, str]]:
+    def whole(self, created: Mapping[tuple[str, str, str], int]) -> set[tuple[str, str, str]]:
         """Return the tests by (target, family, test) of which all parameters have passed."""
         failed = self._failed_nodes()  # a part of such a test may have passed: a subtest, the call before its teardown
         whole = {test: passed - failed for test, passed in self.passed.items()}
-        return {test for test, passed in whole.items() if len(passed) >= made.get(test, len(passed) + 1)}
+        return {test for test, passed in whole.items() if len(passed) >= created.get(test, len(passed) + 1)}
 
     def _failed_nodes(self) -> set[str]:
         return {node for node, _ in self.failures}
 
-    def gone(self, baseline: Iterable[Observation], made: Mapping[tuple[str, str, str], int]) -> list[Observation]:
+    def gone(self, baseline: Iterable[Observation], created: Mapping[tuple[str, str, str], int]) -> list[Observation]:
         """Return the baseline's observations whose test passed whole on their target and no longer makes them.
 
-        ``made`` counts the parameters of each test: if some were not selected, not reached, skipped or failed, nothing
-        is known.
+        ``created`` counts the parameters of each test: if some were not selected, not reached, skipped or failed,
+        nothing is known.
         """
-        ran = self.whole(made)
+        ran = self.whole(created)
         return [
             observation
             for observation in baseline
             if observation.key not in self.observations
             and ("-".join(observation.target), observation.family, observation.test) in ran
         ]
-
-
-def most_common(counts: Counter[str]) -> list[tuple[str, int]]:
-    """Sort by count, then by name, so that the order does not depend on the speed of workers."""
-    return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
 
 
 def _outcome(report: pytest.TestReport) -> str | None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,7 +12,8 @@ import pytest
 from pytest_amp.devices.base import Device
 from pytest_amp.failure import AmpUsageError, is_usage_error
 from pytest_amp.hookspecs import yielded
-from pytest_amp.precision import BF16, LOW, Precision
+from pytest_amp.precision import BF16, LOW, TF32, Precision
+from pytest_amp.precision.float32 import float32_precision
 
 if TYPE_CHECKING:
     import torch
@@ -33,13 +35,17 @@ class Target:
 
     @property
     def id(self) -> str:
-        """The part of test ids: ``cuda-bf16``, ``fake-xpu-fp16``."""
+        """Return the part of test ids: ``cuda-bf16``, ``fake-xpu-fp16``."""
         return f"{self.device.key}-{self.precision.name}"
+
+    def bound_precision(self) -> Precision:
+        """Return the precision with the context in which the device computes in it."""
+        return replace(self.precision, enter=partial(_enter, self.device, self.precision))
 
     def autocast(
         self, *, dtype: torch.dtype | None = None, enabled: bool = True, cache_enabled: bool = True
     ) -> AbstractContextManager[None]:
-        """An autocast region on the device, in the target's dtype unless another is given.
+        """Return an autocast region on the device, in the target's dtype by default.
 
         fp32 and tf32 are no autocast dtypes: there the region is a disabled one. Raises AmpUsageError for a dtype in
         which torch would switch the region off, with a warning at most, and for flags that are none.
@@ -55,9 +61,18 @@ class Target:
         return self.device.autocast(dtype or self.precision.dtype, enabled=enabled, cache_enabled=cache_enabled)
 
     def added_cases(self) -> list[Case]:
-        """The cases that the hook pytest_amp_cases yields. Raises AmpUsageError for anything else that it yields."""
+        """Return the cases that the hook pytest_amp_cases yields.
+
+        Raises AmpUsageError for anything else that it yields.
+        """
         if self.config is None:
             return []
         from pytest_amp.cases import Case
 
         return yielded("pytest_amp_cases", self.config.hook.pytest_amp_cases(), Case)
+
+
+def _enter(device: Device, precision: Precision) -> AbstractContextManager[None]:
+    if precision.is_low:
+        return device.autocast(precision.dtype)
+    return float32_precision("tf32" if precision == TF32 else "ieee")

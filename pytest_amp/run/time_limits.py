@@ -24,9 +24,8 @@ from types import FrameType
 import pytest
 
 from pytest_amp.failure import AmpFailure
-from pytest_amp.known.accepted import key_of_test
 from pytest_amp.run import workers
-from pytest_amp.run.selection import INFO, own_parameters, target_of
+from pytest_amp.run.identity import INFO, key_of, target_of
 from pytest_amp.run.session import AmpSession
 
 #: Seconds that interrupted code has to return, and between two checks of the thread, at most.
@@ -42,7 +41,7 @@ class Watchdog:
     def __init__(self, session: AmpSession) -> None:
         """Begin to watch; the main thread calls ``close`` at the end. Standard error is the process's own."""
         self._session = session
-        self._limit, self._run_limit = session.asked.timeout
+        self._limit, self._run_limit = session.options.timeout
         if workers.is_worker(session.config):
             self._run_limit = 0.0  # the controller enforces it
         self._began = time.monotonic()
@@ -90,16 +89,16 @@ class Watchdog:
     def _interrupt(self, _number: int, _frame: FrameType | None) -> None:
         """Raise the error that ends the test, or the run; runs in the main thread."""
         if self._over:
-            raise KeyboardInterrupt(self._told())
+            raise KeyboardInterrupt(self._message())
         if self._item is not None and self._interrupted:
             raise AmpFailure(
-                self._told(),
+                self._message(),
                 label_before="limit",
                 before=f"{self._limit:g} s for one test (--amp-timeout)",
                 likely="a kernel, a rank or a child process hangs, or the test takes longer than that here",
             )
 
-    def _told(self) -> str:
+    def _message(self) -> str:
         running = "no test" if self._item is None else self._item.nodeid
         if self._over:
             return f"the run did not end within {self._run_limit:g} s: {running} ran"
@@ -114,7 +113,7 @@ class Watchdog:
                 self._end(item)
             elif self._run_limit and now > self._began + self._run_limit and not self._over:
                 self._over = True
-                self._session.problem(self._told())
+                self._session.problem(self._message())
                 self._alarm()
             elif item is not None and now > self._deadline + self._grace and self._interrupted:
                 self._end(item)
@@ -139,31 +138,33 @@ class Watchdog:
 
     def _end(self, item: pytest.Item | None) -> None:
         """End the process, since the main thread did not return."""
-        told = f"{self._told()}, and could not be interrupted"
-        self.line(f"\npytest-amp: {told}")
+        message = f"{self._message()}, and could not be interrupted"
+        self.line(f"\npytest-amp: {message}")
         faulthandler.dump_traceback(file=self._output)
         if not workers.is_worker(self._session.config):
             try:
-                self._write(item, told)
+                self._write(item, message)
             except BaseException:  # noqa: BLE001  # the process ends, whatever else is broken
                 self.line(traceback.format_exc())
         os._exit(1)
 
-    def _write(self, item: pytest.Item | None, told: str) -> None:
+    def _write(self, item: pytest.Item | None, message: str) -> None:
         """Write the record and the summary in place of the main thread."""
         from pytest_amp.report.terminal import summarize
+        from pytest_amp.run.freeze import freeze
+        from pytest_amp.run.verdict import finish
 
         session = self._session
-        session.problem(told)
+        session.problem(message)
         target = None if item is None else target_of(item)
         if item is not None and target is not None:
             info = item.stash[INFO]
             session.tally.outcomes.setdefault((info.target, info.family), Counter())["error"] += 1
-            session.tally.failures.append((item.nodeid, told))
-            session.tally.texts.setdefault(item.nodeid, (info.target, info.family, told))
-            session.tally.failed.setdefault(key_of_test(info, own_parameters(item, target)), told)
-        session.finish(1)
-        summarize(session, self)  # type: ignore[arg-type]  # the only methods of a terminal that it uses
+            session.tally.failures.append((item.nodeid, message))
+            session.tally.texts.setdefault(item.nodeid, (info.target, info.family, message))
+            session.tally.failed.setdefault(key_of(item, info, target), message)
+        finish(session, 1)
+        summarize(freeze(session), self)  # type: ignore[arg-type]  # the only methods of a terminal that it uses
 
     def section(self, title: str, sep: str = "=") -> None:
         """Write a section's title, as the terminal's method does."""
@@ -177,7 +178,7 @@ class Watchdog:
 @contextlib.contextmanager
 def watched(session: AmpSession) -> Iterator[None]:
     """Enforce the limits of ``session`` while its tests run."""
-    if not any(session.asked.timeout):
+    if not any(session.options.timeout):
         yield
         return
     watchdog = Watchdog(session)

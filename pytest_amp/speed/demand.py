@@ -11,7 +11,7 @@ from pytest_amp.failure import AmpUsageError, is_usage_error
 from pytest_amp.floors import Row, calibrated
 from pytest_amp.precision import Precision
 from pytest_amp.precision.float32 import Float32Kind
-from pytest_amp.record import Observe
+from pytest_amp.record import Observe, shifted
 from pytest_amp.speed.environment import doubts_of
 from pytest_amp.speed.paired import Plan
 from pytest_amp.speed.peaks import peaks_of
@@ -117,13 +117,14 @@ class SpeedConditions:
     def least(self, demand: Demand) -> tuple[float, Interval | None]:
         """Return the floor to check, and the baseline's interval if the floor comes from it.
 
-        With a baseline, the floor is the larger of the required floor and the baseline's speedup less the tolerance.
+        With a baseline, the floor is the larger of the required floor and the baseline's speedup less the tolerance:
+        below it, a comparison of both intervals with the margin of ``loss`` finds the speedup regressed, too.
         """
         before = self.before(f"{demand.key}/speedup")
         tolerance = None if before is None else self.tolerance(demand, before)
         if before is None or tolerance is None:
             return demand.floor, None
-        floor = before.low * (1 - tolerance)
+        floor = shifted(before.low, -tolerance)
         return (floor, before) if floor > demand.floor else (demand.floor, None)
 
     def loss(self, demand: Demand) -> float:

@@ -8,8 +8,9 @@ from pytest_amp import torch_private
 from pytest_amp.amp import SuiteAmp
 from pytest_amp.devices import DeviceKind
 from pytest_amp.failure import AmpFailure
+from pytest_amp.rules.candidates import label_of
 from pytest_amp.rules.named import UNREACHABLE
-from pytest_amp.rules.observe import UNOBSERVED, label_of
+from pytest_amp.rules.observed import UNOBSERVED
 from pytest_amp.rules.registry import qualified, read_registry, short
 from pytest_amp.rules.spec import SPEC_FILE, load_spec
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
-from graphlib import TopologicalSorter
+from collections.abc import Iterable, Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -42,7 +42,8 @@ WITHOUT_TORCH = {
     *("__init__", "__main__", "account", "bisection", "child_process", "cli", "config", "data_files", "devices"),
     *("extras", "failure", "families", "fixtures", "floors", "hookspecs", "known", "markers", "plugin", "precision"),
     *("record", "refusals", "report", "text"),
-    *("run.controller", "run.left_out", "run.outcomes", "run.parametrization", "run.removed", "run.resolution"),
+    *("run.controller", "run.false_passes", "run.files", "run.freeze", "run.identity", "run.left_out"),
+    *("run.outcomes", "run.parametrization", "run.provenance", "run.removed", "run.resolution", "run.result"),
     *("run.revision", "run.selection", "run.session", "run.settling", "run.tally", "run.targets", "run.termination"),
     *("run.time_limits", "run.verdict", "run.workers"),
 }
@@ -52,6 +53,8 @@ FOR_SUITES = (
     | LAYERS["foundation"]
     | {"amp", "child_process", "devices", "families", "record", "run.state_guard", "run.targets"}
 )
+#: Modules of a run that a report may read: the frozen result, and the targets of the header.
+FOR_REPORTS = {"pytest_amp.run.result", "pytest_amp.run.targets"}
 #: The HTML report, which is imported on request.
 HTML = PACKAGE / "report" / "html"
 FILES = sorted(PACKAGE.rglob("*.py"))
@@ -114,16 +117,63 @@ def test_imports_point_one_way() -> None:
     assert sorted(wrong) == []
 
 
-def test_no_module_waits_for_itself() -> None:
-    """Imports at module level have no cycle."""
+def _name(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def _with_packages(module: str) -> list[str]:
+    """Return a module and the packages around it, which its import executes, too."""
+    parts = module.split(".")
+    return [".".join(parts[:length]) for length in range(2, len(parts) + 1)]
+
+
+def _graph(paths: Iterable[Path]) -> dict[str, set[str]]:
+    """Return the modules that each module imports, at module level or in a function.
+
+    A package that collects its modules is around each of them: an import of it by its own module is left out.
+    """
     graph = {}
-    for path in FILES:
-        name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
-        graph[name] = {module for module in _modules(path, anywhere=False) if not name.startswith(f"{module}.")} - {
-            name
-        }
-    # A package that collects its modules is imported by none of them: those edges are left out above.
-    assert list(TopologicalSorter(graph).static_order())
+    for path in paths:
+        name = _name(path)
+        modules = {part for module in _modules(path, anywhere=True) for part in _with_packages(module)}
+        graph[name] = {module for module in modules if module != name and not name.startswith(f"{module}.")}
+    return graph
+
+
+def _circle(graph: dict[str, set[str]]) -> list[str]:
+    """Return the modules of an import circle, the first one also at the end; empty without one."""
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+def test_imports_form_no_circle() -> None:
+    """An import in a function counts: Python allows such a circle, and a reader is lost in it."""
+    graph = _graph(FILES)
+    assert len(graph) > 300
+    assert _circle(graph) == []
+
+
+def test_circle_of_a_late_import_is_found(tmp_path: Path) -> None:
+    module = tmp_path / "module.py"
+    module.write_text("def late():\n    from pytest_amp.run import session\n", encoding="utf-8")
+    assert list(_modules(module, anywhere=True)) == ["pytest_amp.run.session"]
+    assert _with_packages("pytest_amp.run.session") == ["pytest_amp.run", "pytest_amp.run.session"]
+    assert set(_circle({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}})) == {"a", "b", "c"}
+    assert _circle({"a": {"b", "c"}, "b": {"c"}}) == []
+
+
+def test_reports_read_no_running_session() -> None:
+    """Annotations count: a report that takes a session may read what still changes."""
+    modules = {}
+    for path in sorted((PACKAGE / "report").rglob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        names = {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+        modules[path.relative_to(ROOT).as_posix()] = {name for name in names if name.startswith("pytest_amp.run")}
+    assert {name: read - FOR_REPORTS for name, read in modules.items() if read - FOR_REPORTS} == {}
+    assert modules["pytest_amp/report/terminal.py"] == FOR_REPORTS
 
 
 @pytest.mark.parametrize("part", sorted(WITHOUT_TORCH))

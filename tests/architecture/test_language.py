@@ -16,10 +16,7 @@ OPENERS = frozenset(
 #: Files whose docstrings are printed, or make a page of the reference: they change together with it.
 PRINTED = frozenset(
     {
-        "pytest_amp/config.py",
         "pytest_amp/devices/base.py",
-        "pytest_amp/fixtures.py",
-        "pytest_amp/hookspecs.py",
         "pytest_amp/precision/formats.py",
         "pytest_amp/record/file.py",
         "pytest_amp/record/observation.py",

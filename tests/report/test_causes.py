@@ -7,14 +7,13 @@ import re
 import pytest
 from packaging.version import Version
 
-from pytest_amp.data_files.releases import release_of
+from pytest_amp.data_files.releases import installed_torch, release_of
 from pytest_amp.record import Kind, Observation, Record, Verdict, difference
 from pytest_amp.report import difference as reports
 from pytest_amp.report import newer, reasons
 from pytest_amp.report.commands import bisect_command
 from pytest_amp.report.inline import linked
 from pytest_amp.report.reasons import ReleaseChange
-from pytest_amp.run.session import installed_torch
 from tests.project import Project, red, summary
 
 PLACES = ("--amp-device=cpu,fake:cuda", "--amp-dtype=bf16,fp16")

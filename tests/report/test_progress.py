@@ -7,20 +7,19 @@ from collections import Counter
 import pytest
 
 from pytest_amp.report.progress import line
-from pytest_amp.run.tally import Tally
 from tests.project import Project
 
 
 def test_what_a_line_says() -> None:
-    tally = Tally()
-    tally.selected = {("cpu-bf16", "rules"): 4, ("cpu-fp16", "rules"): 4, ("cpu-bf16", "gradients"): 9}
+    counts = {}
+    selected = {("cpu-bf16", "rules"): 4, ("cpu-fp16", "rules"): 4, ("cpu-bf16", "gradients"): 9}
     for place, passed, failed, skipped in (
         (("cpu-bf16", "rules"), 2, 1, 1),
         (("cpu-fp16", "rules"), 4, 0, 0),
         (("cpu-bf16", "gradients"), 5, 0, 1),
     ):
-        tally.outcomes[place] = Counter(passed=passed, failed=failed, skipped=skipped)
-    assert line(tally, 125.0) == "amp 02:05  gradients 6 of 9, rules 8 of 8 (1 red)"
+        counts[place] = Counter(passed=passed, failed=failed, skipped=skipped)
+    assert line(selected, counts, 125.0) == "amp 02:05  gradients 6 of 9, rules 8 of 8 (1 red)"
 
 
 CONFTEST = "from pytest_amp.report import progress\n\nprogress.EVERY = 0.0\n"

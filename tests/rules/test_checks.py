@@ -12,7 +12,7 @@ import torch
 from pytest_amp.devices import find_device
 from pytest_amp.rules import checks, observe
 from pytest_amp.rules.checks import Checked, follow
-from pytest_amp.rules.observe import UNOBSERVED
+from pytest_amp.rules.observed import UNOBSERVED
 from pytest_amp.rules.samples import Sample
 from pytest_amp.rules.spec import Rule, RuleName
 

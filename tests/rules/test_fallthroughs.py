@@ -15,7 +15,8 @@ import torch
 
 from pytest_amp import torch_private
 from pytest_amp.devices import find_device
-from pytest_amp.rules.observe import label_of, observe
+from pytest_amp.rules.candidates import label_of
+from pytest_amp.rules.observe import observe
 from pytest_amp.rules.registry import read_registry, short
 from pytest_amp.rules.spec import expected
 

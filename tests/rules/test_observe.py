@@ -14,8 +14,11 @@ import torch
 
 from pytest_amp import torch_private
 from pytest_amp.devices import find_device
+from pytest_amp.rules.candidates import label_of
 from pytest_amp.rules.checks import CHECKS, checked_from, examine, observed_from, same_bits
-from pytest_amp.rules.observe import UNOBSERVED, UNRECOGNISED, label_of, observe, record, scope
+from pytest_amp.rules.observe import observe
+from pytest_amp.rules.observed import UNOBSERVED, UNRECOGNISED
+from pytest_amp.rules.outcome import record, scope
 from pytest_amp.rules.registry import Registry, read_registry
 from pytest_amp.rules.samples import Sample
 from pytest_amp.rules.spec import Coverage

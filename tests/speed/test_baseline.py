@@ -11,7 +11,9 @@ from pytest_amp.devices.accelerator import CudaDevice
 from pytest_amp.failure import AmpFailure
 from pytest_amp.floors import shipped
 from pytest_amp.precision import BF16
+from pytest_amp.record import Better, Kind, Observation, Verdict, compare, shifted
 from pytest_amp.speed import Demand, Interval, Outcome, SpeedConditions
+from pytest_amp.speed.verdict import Rule, judge
 from tests.project import SIMULATED, Project, summary
 from tests.speed.simulated import check_simulated
 from tests.speed.test_check_speedup import TEST, speedy
@@ -58,8 +60,26 @@ def test_what_is_quiet_between_processes_may_lose_less(
 ) -> None:
     monkeypatch.setattr(CudaDevice, "describe", lambda _: "a card")
     demand = Demand("sums", 0.9, "fp32", kind=kind)
-    assert on_a_card(limit, kind).least(demand) == (QUIET.low * (1 - tolerance), QUIET)
+    assert on_a_card(limit, kind).least(demand) == (shifted(QUIET.low, -tolerance), QUIET)
     assert on_a_card(limit, kind).loss(demand) == pytest.approx(1 - (1 - tolerance) / demand.margin)
+
+
+def speedup(interval: Interval, margin: float | None = None) -> Observation:
+    ends = (interval.low, interval.high)
+    value = Observation("speed/cuda/bf16/sums", Kind.RATIO, interval.median, "times", interval=ends)
+    return replace(value, better=Better.HIGHER, margin=margin)
+
+
+@pytest.mark.parametrize("kind", ["device", "step"])
+@pytest.mark.parametrize("share", [0.85, 0.92, 0.935, 0.96, 0.975, 0.983, 0.987, 0.995, 1.0, 1.1])
+def test_gate_fails_below_a_baseline_exactly_where_a_comparison_regresses(kind: str, share: float) -> None:
+    conditions = SpeedConditions(find_device("cpu"), BF16, "gate", before=lambda _: QUIET)
+    demand = Demand("sums", 0.0, "fp32", kind=kind)
+    floor, _ = conditions.least(demand)
+    now = Interval(share * QUIET.low, share * QUIET.median, share * QUIET.high, 48)
+    below = judge(now, Rule(floor, margin=demand.margin)) is Outcome.FAIL
+    compared = compare(speedup(now, conditions.loss(demand)), speedup(QUIET))
+    assert (compared.verdict is Verdict.REGRESSED) == below
 
 
 @pytest.mark.parametrize(("kind", "limit"), [("device", 0.0035), ("step", 0.015)])

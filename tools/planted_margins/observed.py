@@ -24,7 +24,6 @@ import pytest
 import torch
 
 from pytest_amp.account import receive
-from pytest_amp.amp import OBSERVATIONS
 from pytest_amp.failure import AmpFailure
 from pytest_amp.numerics import gradients, manual_casts, rounding, tolerance
 from pytest_amp.numerics.compare import Compared, median_distance
@@ -34,6 +33,7 @@ from pytest_amp.numerics.oracle.models import ModelName
 from pytest_amp.numerics.oracle.operation import LOW
 from pytest_amp.numerics.prediction import Prediction
 from pytest_amp.numerics.step import Step
+from pytest_amp.run.identity import OBSERVATIONS
 
 TO, OF = "MARGINS", "MARGINS_OF"
 

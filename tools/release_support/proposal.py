@@ -8,7 +8,8 @@ from pathlib import Path
 
 from pytest_amp.data_files.releases import release_of
 from pytest_amp.fingerprint.data import load
-from pytest_amp.record import Difference, Observation, Record, difference, revisions
+from pytest_amp.record import Difference, Observation, Record, difference
+from pytest_amp.record.compare import revisions
 from pytest_amp.report.places import without_places
 from pytest_amp.report.reasons import change_between
 from pytest_amp.rules.spec import load_spec

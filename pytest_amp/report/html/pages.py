@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import resources
-from typing import TYPE_CHECKING
 
 import jinja2
 from markupsafe import Markup, escape
@@ -21,10 +20,8 @@ from pytest_amp.record import (
     Trend,
     Value,
     Verdict,
-    as_gone,
     finite,
     flattened,
-    judged,
 )
 from pytest_amp.report import difference as differences
 from pytest_amp.report import trend as trends
@@ -33,10 +30,10 @@ from pytest_amp.report.cells import TITLES, by_reason, legend, short, together, 
 from pytest_amp.report.commands import of_difference as of_commands
 from pytest_amp.report.html.plots import Plot, plots
 from pytest_amp.report.inline import ISSUE, address
+from pytest_amp.report.known import known_faults
+from pytest_amp.report.reasons import reasons_of
+from pytest_amp.run.result import Run
 from pytest_amp.text.quoted import printable
-
-if TYPE_CHECKING:
-    from pytest_amp.run.session import AmpSession
 
 
 @dataclass(frozen=True)
@@ -76,39 +73,39 @@ class Page:
     causes: Sequence[tuple[str, Sequence[Card]]] = field(default=())
 
 
-def of_difference(found: Difference) -> str:
+def of_difference(difference: Difference) -> str:
     """Return the page of two compared records."""
-    known = differences.why(found)
-    old, new = (differences.run(record.provenance) for record in (found.old, found.new))
-    groups = {verdict: found.of(verdict) for verdict in ORDER}
-    by_key = {each.key: each for each in found.observations}
-    before = found.old.by_key()
-    now = [by_key.get(each.key, _beside(each, before.get(each.key))) for each in found.new.observations]
+    known = differences.why(difference)
+    old, new = (differences.run(record.provenance) for record in (difference.old, difference.new))
+    groups = difference.groups()
+    by_key = {observation.key: observation for observation in difference.observations}
+    before = difference.old.by_key()
+    now = [by_key.get(each.key, _beside(each, before.get(each.key))) for each in difference.new.observations]
     return _render(
         Page(
             title=f"{old} → {new}",
-            red=bool(found.gaps) or any(groups[verdict] for verdict in FAILING),
-            facts=[differences.counts(found), *legend(found.observations)],
-            alarms=differences.notes(found),
-            tiles=_tiles(groups, found.same),
-            sections=_sections(groups, known, of_commands(found)),
-            plots=plots(now, found.observations, found.new.failures),
-            rows=_rows(found.observations, known),
-            provenance=_provenances([found.old, found.new], ["old", "new"]),
+            red=bool(difference.gaps) or any(groups[verdict] for verdict in FAILING),
+            facts=[differences.counts(difference), *legend(difference.observations)],
+            alarms=differences.notes(difference),
+            tiles=_tiles(groups, difference.same),
+            sections=_sections(groups, known, of_commands(difference)),
+            plots=plots(now, difference.observations, difference.new.failures),
+            rows=_rows(difference.observations, known),
+            provenance=_provenances([difference.old, difference.new], ["old", "new"]),
         )
     )
 
 
-def of_trend(found: Trend) -> str:
+def of_trend(trend: Trend) -> str:
     """Return the page of a history; its differences are those of the last record from the first."""
-    whole = found.whole
+    whole = trend.whole
     known = differences.why(whole)
-    names = [differences.run(record.provenance) for record in found.records]
-    groups = {verdict: whole.of(verdict) for verdict in ORDER}
-    steps = Section("steps", "", ("from and to", ""), trends.steps(found))
+    names = [differences.run(record.provenance) for record in trend.records]
+    groups = whole.groups()
+    steps = Section("steps", "", ("from and to", ""), trends.steps(trend))
     moved = [
-        (each.key, each.worst.value, *("" if value is None else short(value, trends.LETTERS) for value in each.values))
-        for each in found.moved
+        (row.key, row.worst.value, *("" if value is None else short(value, trends.LETTERS) for value in row.values))
+        for row in trend.moved
     ]
     history = Section(f"what moved, in each record ({len(moved)})", "", ("key", "", *names), moved, opened=False)
     return _render(
@@ -121,46 +118,43 @@ def of_trend(found: Trend) -> str:
             sections=[steps, history, *_sections(groups, known, of_commands(whole))],
             plots=plots(whole.new.observations, whole.observations, whole.new.failures),
             rows=_rows(whole.observations, known),
-            provenance=_provenances(found.records, [str(number) for number in range(1, len(names) + 1)]),
+            provenance=_provenances(trend.records, [str(number) for number in range(1, len(names) + 1)]),
         )
     )
 
 
-def of_run(session: AmpSession, record: Record) -> str:
+def of_run(run: Run) -> str:
     """Return the page of a run, with all its observations."""
-    from pytest_amp.report.terminal import lived_with, reasons_of
-
-    failures = session.tally.failures
-    red = bool(failures or session.problems or not record.complete)
-    groups = session.differences() if session.baseline is not None else {}
-    # A run keeps a gone observation as the baseline's own.
-    gone = [as_gone(each) for each in groups.get(Verdict.GONE, ())]
-    groups = {**groups, Verdict.GONE: gone} if groups else {}
-    differing = [each for group in groups.values() for each in group]
-    known = reasons_of(session, differing)
-    compared = [f"compared with torch {_torch(session.baseline)}"] if session.baseline is not None else []
+    record, difference = run.record, run.difference
+    differing = [] if difference is None else [*difference.observations]
+    groups = {} if difference is None else difference.groups()
+    known = {} if difference is None else reasons_of(difference, run.torch)
+    compared = (
+        [] if difference is None else [f"compared with torch {difference.old.provenance.get('torch', 'unknown')}"]
+    )
+    gone = groups.get(Verdict.GONE, [])
     ran = [
         (target, family, ", ".join(f"{count} {outcome}" for outcome, count in sorted(counts.items())))
-        for (target, family), counts in sorted(session.tally.outcomes.items())
+        for (target, family), counts in sorted(run.counts.items())
     ]
-    rest = [("not run", why, str(count)) for why, count in sorted(session.deselected.items())]
-    failing = failed(session)
+    rest = [("not run", reason, str(count)) for reason, count in sorted(run.deselected.items())]
+    failing = failed(run)
     title = f"tests that failed ({len(failing)})"
     tests = Section(title, Verdict.FAILED.value, ("test", "why"), failing, opened=False)
     return _render(
         Page(
-            title=f"pytest-amp: {'red' if red else 'green'} on torch {record.provenance.get('torch')}",
-            red=red,
+            title=f"pytest-amp: {'red' if run.is_red else 'green'} on torch {record.provenance.get('torch')}",
+            red=run.is_red,
             facts=[f"{len(record.observations)} observations", *compared, *legend(record.observations)],
-            causes=_cards(causes(session)),
+            causes=_cards(causes(run)),
             alarms=[
-                *(line for line in [remark()] if line is not None),
-                *session.problems,
-                *session.notes,
-                *differences.of_other_revision(session.revised),
-                *(f"known: {line}" for line in lived_with(session)),
+                *(line for line in [remark(run.torch)] if line is not None),
+                *run.problems,
+                *run.notes,
+                *differences.of_other_revision({} if difference is None else difference.revised),
+                *(f"known: {line}" for line in known_faults(run)),
             ],
-            tiles=_tiles(groups, _same(record) if session.baseline is not None else None),
+            tiles=_tiles(groups, None if difference is None else difference.same),
             sections=[*([tests] if failing else []), *_sections(groups, known)],
             plots=plots(record.observations, differing, record.failures),
             rows=_rows(sorted([*record.observations, *gone], key=_worst_first), known),
@@ -170,22 +164,13 @@ def of_run(session: AmpSession, record: Record) -> str:
     )
 
 
-def _same(record: Record) -> int:
-    """Return how many of a compared run's observations equal the baseline's."""
-    return sum(judged(each) for each in record.observations if each.verdict not in ORDER)
+def _worst_first(observation: Observation) -> tuple[int, str]:
+    return ORDER.index(observation.verdict) if observation.verdict in ORDER else len(ORDER), observation.key
 
 
-def _worst_first(each: Observation) -> tuple[int, str]:
-    return ORDER.index(each.verdict) if each.verdict in ORDER else len(ORDER), each.key
-
-
-def _torch(record: Record | None) -> Value:
-    return "unknown" if record is None else record.provenance.get("torch", "unknown")
-
-
-def _beside(each: Observation, before: Observation | None) -> Observation:
+def _beside(observation: Observation, before: Observation | None) -> Observation:
     """Return an unchanged observation with its earlier value, since a plot shows both."""
-    return each if before is None else replace(each, baseline=before.value)
+    return observation if before is None else replace(observation, baseline=before.value)
 
 
 def _tiles(groups: Mapping[Verdict, Sequence[Observation]], same: int | None) -> list[tuple[str, int, str]]:
@@ -231,22 +216,22 @@ def _rows(observations: Iterable[Observation], known: Mapping[str, str]) -> list
     """Return the columns: verdict, family, target, name, kind, now, before, share of the limit, reason, test."""
     return [
         [
-            each.verdict.value,
-            each.family,
-            "-".join(each.target),
-            each.name,
-            each.kind.value,
-            _sortable(each, each.value),
-            _sortable(each, each.baseline),
-            _share(each),
-            known.get(each.key, ""),
-            printable(each.test),
+            observation.verdict.value,
+            observation.family,
+            "-".join(observation.target),
+            observation.name,
+            observation.kind.value,
+            _sortable(observation, observation.value),
+            _sortable(observation, observation.baseline),
+            _share(observation),
+            known.get(observation.key, ""),
+            printable(observation.test),
         ]
-        for each in observations
+        for observation in observations
     ]
 
 
-def _sortable(each: Observation, value: Value) -> Value:
+def _sortable(observation: Observation, value: Value) -> Value:
     """Return a number unchanged, so that it sorts numerically, and other values as short text."""
     if value is None:
         return ""
@@ -254,25 +239,25 @@ def _sortable(each: Observation, value: Value) -> Value:
         return finite(float(f"{value:.5g}"))
     if isinstance(value, int) and not isinstance(value, bool):
         return value if abs(value) < 2**53 else str(value)[:80]
-    return valued(each) if value is each.value else short(value)
+    return valued(observation) if value is observation.value else short(value)
 
 
-def _share(each: Observation) -> Value:
-    value = each.value
-    if each.better is Better.HIGHER:  # the allowed value is a floor
+def _share(observation: Observation) -> Value:
+    value = observation.value
+    if observation.better is Better.HIGHER:  # the allowed value is a floor
         return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not each.allowed:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not observation.allowed:
         return None
     try:
-        return finite(round(value / each.allowed, 4))
+        return finite(round(value / observation.allowed, 4))
     except OverflowError:
         return None
 
 
 def _provenances(records: Sequence[Record], heads: Sequence[str]) -> Section:
     flat = [flattened(record.provenance) for record in records]
-    names = dict.fromkeys(name for each in flat for name in each)
-    rows = [(name, *("" if each.get(name) is None else short(each[name], 400) for each in flat)) for name in names]
+    names = dict.fromkeys(name for facts in flat for name in facts)
+    rows = [(name, *("" if facts.get(name) is None else short(facts[name], 400) for facts in flat)) for name in names]
     return Section("where it ran" if len(records) == 1 else "where they ran", "", ("", *heads), rows, opened=False)
 
 
@@ -306,15 +291,15 @@ def _linked(text: object) -> Markup:
     """Return text whose issues and pull requests are links."""
     line = printable(str(text))
     parts, end = [], 0
-    for found in ISSUE.finditer(line):
-        link = Markup('<a href="{}">{}</a>').format(address(found), found[0])
-        parts += [escape(line[end : found.start()]), link]
-        end = found.end()
+    for issue in ISSUE.finditer(line):
+        link = Markup('<a href="{}">{}</a>').format(address(issue), issue[0])
+        parts += [escape(line[end : issue.start()]), link]
+        end = issue.end()
     return Markup().join([*parts, escape(line[end:])])
 
 
-def _cards(found: Iterable[Cause]) -> list[tuple[str, list[Card]]]:
-    return [(standing.value, [_card(cause) for cause in group]) for standing, group in by_standing(found).items()]
+def _cards(causes: Iterable[Cause]) -> list[tuple[str, list[Card]]]:
+    return [(standing.value, [_card(cause) for cause in group]) for standing, group in by_standing(causes).items()]
 
 
 def _card(cause: Cause) -> Card:

@@ -35,8 +35,8 @@ def plots(
 ) -> list[Plot]:
     """Return the plots that have content."""
     failing = {(failure.family, failure.test, failure.target) for failure in failures}
-    found = (changes(differing), margins(observations, failing), speedups(observations), scales(observations))
-    return [plot for plot in found if plot is not None]
+    result = (changes(differing), margins(observations, failing), speedups(observations), scales(observations))
+    return [plot for plot in result if plot is not None]
 
 
 def changes(differing: Iterable[Observation]) -> Plot | None:
@@ -44,14 +44,14 @@ def changes(differing: Iterable[Observation]) -> Plot | None:
     counts = families(differing)
     if not counts:
         return None
-    most = max(sum(each.values()) for each in counts.values())
+    most = max(sum(verdicts.values()) for verdicts in counts.values())
     x = Scale(0, most, 160.0, RIGHT)
     shapes = []
-    for row, (family, each) in enumerate(counts.items()):
+    for row, (family, verdicts) in enumerate(counts.items()):
         y, start = row * 26 + 4.0, 0
         shapes.append(text(150, y + 14, family, anchor="end"))
         for verdict in ORDER:
-            count = each.get(verdict, 0)
+            count = verdicts.get(verdict, 0)
             if not count:
                 continue
             at, width = x(start), max(x(start + count) - x(start) - 1, 2)
@@ -60,7 +60,9 @@ def changes(differing: Iterable[Observation]) -> Plot | None:
             shapes.append(group(f"{family}: {count} {TITLES[verdict]}", box(at, y, width, 19, kind), *inside))
             start += count
         shapes.append(text(x(start) + 6, y + 14, str(start), kind="small"))
-    shapes += _legend([verdict for verdict in ORDER if any(verdict in each for each in counts.values())], len(counts))
+    shapes += _legend(
+        [verdict for verdict in ORDER if any(verdict in verdicts for verdicts in counts.values())], len(counts)
+    )
     height = len(counts) * 26 + 34
     return Plot(
         "What changed, by family",
@@ -83,11 +85,11 @@ def margins(observations: Iterable[Observation], failing: Container[tuple[str, s
     An error beyond its limit whose test, by family, name and target, is not in ``failing`` was expected to fail.
     """
     rows = []
-    for each in observations:
-        value = _number(each.value)
-        if each.kind is Kind.ERROR and each.allowed and value is not None:
-            share = value / each.allowed
-            rows += [(share, each)] * math.isfinite(share)
+    for observation in observations:
+        value = _number(observation.value)
+        if observation.kind is Kind.ERROR and observation.allowed and value is not None:
+            share = value / observation.allowed
+            rows += [(share, observation)] * math.isfinite(share)
     rows.sort(key=lambda row: (-row[0], row[1].key))
     rows = rows[:ROWS]
     if not rows:
@@ -99,21 +101,21 @@ def margins(observations: Iterable[Observation], failing: Container[tuple[str, s
     shapes += [
         text(x(tick), height - 6, f"{tick:.0%}", anchor="middle", kind="small") for tick in (0.0, 0.25, 0.5, 0.75)
     ]
-    for row, (share, each) in enumerate(rows):
-        y, before = row * ROW, _number(each.baseline)
-        tip = f"{each.key}: {short(each.value)} of {short(each.allowed)} allowed, {share:.0%}"
-        kind, said = "bar", f"{share:.0%}"
+    for row, (share, observation) in enumerate(rows):
+        y, before = row * ROW, _number(observation.baseline)
+        tip = f"{observation.key}: {short(observation.value)} of {short(observation.allowed)} allowed, {share:.0%}"
+        kind, label = "bar", f"{share:.0%}"
         if share > 1:
-            fails = (each.family, each.test, each.target) in failing
-            kind, said = ("v-failed", said) if fails else ("v-inconclusive", "expected")
+            fails = (observation.family, observation.test, observation.target) in failing
+            kind, label = ("v-failed", label) if fails else ("v-inconclusive", "expected")
         bar = box(x(0), y + 4, x(share) - x(0), ROW - 8, kind)
-        was = []
-        if before is not None and each.allowed:
-            at = x(before / each.allowed)
-            tip += f"; before {short(each.baseline)}"
-            was = [line(at, y + 2, at, y + ROW - 2, "before")]
-        name = text(LEFT - 8, y + 14, shortened(f"{'-'.join(each.target)} {each.name}", 50), anchor="end")
-        shapes.append(group(tip, name, bar, *was, text(RIGHT + 8, y + 14, said, kind="small")))
+        mark = []
+        if before is not None and observation.allowed:
+            at = x(before / observation.allowed)
+            tip += f"; before {short(observation.baseline)}"
+            mark = [line(at, y + 2, at, y + ROW - 2, "before")]
+        name = text(LEFT - 8, y + 14, shortened(f"{'-'.join(observation.target)} {observation.name}", 50), anchor="end")
+        shapes.append(group(tip, name, bar, *mark, text(RIGHT + 8, y + 14, label, kind="small")))
     return Plot(
         "Errors closest to what is allowed",
         f"The {len(rows)} tensors with the smallest margin; what is beyond the line fails, unless it is a known fault "
@@ -125,20 +127,26 @@ def margins(observations: Iterable[Observation], failing: Container[tuple[str, s
 def speedups(observations: Iterable[Observation]) -> Plot | None:
     """Plot speedups with their intervals against their floors."""
     rows = [
-        each
-        for each in observations
-        if each.kind is Kind.RATIO and each.interval is not None and each.better in (Better.HIGHER, None)
+        observation
+        for observation in observations
+        if observation.kind is Kind.RATIO
+        and observation.interval is not None
+        and observation.better in (Better.HIGHER, None)
     ][: 2 * ROWS]
-    values = [value for each in rows if (value := _number(each.value)) is not None]
+    values = [value for observation in rows if (value := _number(observation.value)) is not None]
     if not values:
         return None
-    ends = [end for each in rows for end in (each.interval or ()) if math.isfinite(end)]
-    floors = [each.allowed for each in rows if each.allowed is not None and math.isfinite(each.allowed)]
+    ends = [end for observation in rows for end in (observation.interval or ()) if math.isfinite(end)]
+    floors = [
+        observation.allowed
+        for observation in rows
+        if observation.allowed is not None and math.isfinite(observation.allowed)
+    ]
     x = Scale(min(0.8, *values, *floors), max(1.2, *values, *ends, *floors) * 1.02, LEFT, RIGHT)
     height = len(rows) * ROW + 26
     shapes = [line(x(1.0), 0, x(1.0), height - 22, "bound")]
     shapes += [text(x(tick), height - 6, f"{tick:g}x", anchor="middle", kind="small") for tick in x.ticks(8)]
-    shapes += [_speedup(each, x, row * ROW) for row, each in enumerate(rows)]
+    shapes += [_speedup(observation, x, row * ROW) for row, observation in enumerate(rows)]
     return Plot(
         "Speedups over float32",
         "A dot is the median, the line through it the interval of the true one; an upright mark is the floor, a hollow "
@@ -147,14 +155,14 @@ def speedups(observations: Iterable[Observation]) -> Plot | None:
     )
 
 
-def _speedup(each: Observation, x: Scale, y: float) -> str:
-    low, high = each.interval or (math.nan, math.nan)
-    value, before, middle = _number(each.value), _number(each.baseline), y + ROW / 2
-    tip = f"{each.key}: {short(each.value)} [{low:.3g}, {high:.3g}]"
-    shapes = [text(LEFT - 8, y + 14, shortened(f"{'-'.join(each.target)} {each.name}", 50), anchor="end")]
-    if each.allowed is not None:
-        tip += f", floor {each.allowed:.3g}"
-        shapes.append(line(x(each.allowed), y + 3, x(each.allowed), y + ROW - 3, "before"))
+def _speedup(observation: Observation, x: Scale, y: float) -> str:
+    low, high = observation.interval or (math.nan, math.nan)
+    value, before, middle = _number(observation.value), _number(observation.baseline), y + ROW / 2
+    tip = f"{observation.key}: {short(observation.value)} [{low:.3g}, {high:.3g}]"
+    shapes = [text(LEFT - 8, y + 14, shortened(f"{'-'.join(observation.target)} {observation.name}", 50), anchor="end")]
+    if observation.allowed is not None:
+        tip += f", floor {observation.allowed:.3g}"
+        shapes.append(line(x(observation.allowed), y + 3, x(observation.allowed), y + ROW - 3, "before"))
     if before is not None:
         tip += f", before {before:.3g}"
         shapes.append(dot(x(before), middle, 4, "hollow"))
@@ -166,15 +174,17 @@ def _speedup(each: Observation, x: Scale, y: float) -> str:
 
 def scales(observations: Iterable[Observation]) -> Plot | None:
     """Plot the scale of GradScalers over the iterations of a training, with a logarithmic axis."""
-    found = [(each, values) for each in observations if (values := _series(each)) is not None][:SERIES]
-    if not found:
+    rows = [(observation, values) for observation in observations if (values := _series(observation)) is not None][
+        :SERIES
+    ]
+    if not rows:
         return None
     columns, wide, high = 3, WIDTH / 3, 110.0
     shapes = []
-    for number, (each, values) in enumerate(found):
+    for number, (observation, values) in enumerate(rows):
         left, top = (number % columns) * wide + 46, (number // columns) * (high + 34) + 18
-        shapes.append(_scale(each, values, left, top, wide - 66, high))
-    height = math.ceil(len(found) / columns) * (high + 34) + 10
+        shapes.append(_scale(observation, values, left, top, wide - 66, high))
+    height = math.ceil(len(rows) / columns) * (high + 34) + 10
     return Plot(
         "GradScaler's scale over iterations",
         "Upwards is a doubling; a step down is an overflow whose step was skipped.",
@@ -183,7 +193,7 @@ def scales(observations: Iterable[Observation]) -> Plot | None:
 
 
 def _scale(  # noqa: PLR0913, PLR0917  # a place
-    each: Observation, values: Sequence[float], left: float, top: float, width: float, height: float
+    observation: Observation, values: Sequence[float], left: float, top: float, width: float, height: float
 ) -> str:
     exponents = [math.log2(value) for value in values]
     x = Scale(0, len(values), left, left + width)
@@ -196,19 +206,26 @@ def _scale(  # noqa: PLR0913, PLR0917  # a place
     marks = [text(left - 5, y(end) + 4, _power(end), anchor="end", kind="small") for end in sorted({low, high})]
     axis = line(left, top + height - 14, left + width, top + height - 14, "axis")
     steps = text(left + width, top + height, f"{len(values)} iterations", anchor="end", kind="small")
-    title = text(left, top - 6, shortened(f"{'-'.join(each.target)} {each.name}", 34), kind="small")
-    return group(f"{each.key}: {short(each.value)}", f'<path d="{path}" class="series"/>', *marks, axis, steps, title)
+    title = text(left, top - 6, shortened(f"{'-'.join(observation.target)} {observation.name}", 34), kind="small")
+    return group(
+        f"{observation.key}: {short(observation.value)}",
+        f'<path d="{path}" class="series"/>',
+        *marks,
+        axis,
+        steps,
+        title,
+    )
 
 
 def _power(exponent: float) -> str:
     return f"2^{exponent:g}" if exponent.is_integer() else f"{2.0**exponent:.3g}"
 
 
-def _series(each: Observation) -> list[float] | None:
+def _series(observation: Observation) -> list[float] | None:
     """Return a list of scales above 0; None for anything else."""
-    if not each.name.endswith("scale") or not isinstance(each.value, list) or len(each.value) < 2:
+    if not observation.name.endswith("scale") or not isinstance(observation.value, list) or len(observation.value) < 2:
         return None
-    values = [_parsed(value) for value in each.value]
+    values = [_parsed(value) for value in observation.value]
     return [value for value in values if value is not None] if all(value is not None for value in values) else None
 
 

@@ -1,9 +1,13 @@
-"""Tests that check nothing: their function was never called, or a mock replaces ``amp``."""
+"""Tests that pass without a check: never called, with a mock in place of ``amp``, or by a nonfinite value.
+
+Each function makes such a test's report red, after all other plugins have changed it.
+"""
 
 from __future__ import annotations
 
 import functools
 import inspect
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +15,12 @@ import pytest
 
 from pytest_amp.failure import AmpFailure
 from pytest_amp.fixtures import concerned
+from pytest_amp.record import Kind, Observation
+from pytest_amp.run.identity import OBSERVATIONS
 
+#: Kinds whose value is one number. A state, a count or a series may be infinite.
+_NUMBERS = frozenset({Kind.ERROR, Kind.RATIO, Kind.SECONDS, Kind.BYTES, Kind.MEASURE})
+#: Whether the function of a test was called.
 _CALLED = pytest.StashKey[bool]()
 
 
@@ -45,12 +54,11 @@ def expect_called(item: pytest.Item, report: pytest.TestReport) -> None:
     if report.when != "call" or _CALLED in item.stash or not (report.passed or "XPASS(strict)" in str(report.longrepr)):
         return
     if isinstance(item, pytest.Function) and concerned(item.fixturenames):
-        report.outcome = "failed"
-        report.longrepr = AmpFailure.message(
+        _fail(
+            report,
             f"{item.name} is said to have passed, and nobody called its function: "
-            "a conftest or a plugin runs it in pytest's place (pytest_pyfunc_call, say)"
+            "a conftest or a plugin runs it in pytest's place (pytest_pyfunc_call, say)",
         )
-        vars(report).pop("wasxfail", None)
 
 
 def expect_no_mock(item: pytest.Item, report: pytest.TestReport) -> None:
@@ -61,9 +69,40 @@ def expect_no_mock(item: pytest.Item, report: pytest.TestReport) -> None:
     amp = getattr(item, "funcargs", {}).get("amp")
     module = type(amp).__module__
     if report.when == "call" and report.passed and module in ("unittest.mock", "mock", "mock.mock"):
-        report.outcome = "failed"
-        report.longrepr = AmpFailure.message(
+        _fail(
+            report,
             f"{item.name} passed with a {type(amp).__name__} in place of amp, whose checks check nothing: "
-            "a fixture of the project takes this plugin's place"
+            "a fixture of the project takes this plugin's place",
         )
-        vars(report).pop("wasxfail", None)
+
+
+def expect_finite(item: pytest.Item, report: pytest.TestReport) -> None:
+    """Make red the report of a test that passed and observed a nonfinite value or limit.
+
+    An infinite error does not exceed an infinite limit, and NaN exceeds nothing.
+    """
+    if report.when != "call" or not report.passed:
+        return
+    observed = item.stash.get(OBSERVATIONS, [])
+    nonfinite = next((observation for observation in observed if not _is_finite(observation)), None)
+    if nonfinite is None:
+        return
+    allowed = "" if nonfinite.allowed is None else f", and {nonfinite.allowed} is allowed"
+    _fail(
+        report,
+        f"{nonfinite.key} is {nonfinite.value}{allowed}",
+        label_before="rule",
+        before="neither a number nor its limit passes that is not finite",
+        likely="a division by zero, an overflow, or a limit that is made of what overflowed",
+    )
+
+
+def _is_finite(observation: Observation) -> bool:
+    numbers = [observation.allowed, observation.value if observation.kind in _NUMBERS else None]
+    return all(math.isfinite(number) for number in numbers if isinstance(number, (int, float)))
+
+
+def _fail(report: pytest.TestReport, headline: str, **parts: str) -> None:
+    report.outcome = "failed"
+    report.longrepr = AmpFailure.message(headline, **parts)
+    vars(report).pop("wasxfail", None)

@@ -1,12 +1,7 @@
-"""Small hand-written arguments for each registered operator.
-
-Every floating argument is float32 on the CPU, with values that no 16-bit format represents, so that a missing or an
-additional cast changes the result. Values are the same in every process.
-"""
+"""Sample arguments of one call, and the factory of their values."""
 
 from __future__ import annotations
 
-import functools
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -72,40 +67,3 @@ class Values:
 
 
 Build = Callable[[Values], "Sample | list[Sample]"]
-
-
-def samples(overload: str) -> list[Sample]:
-    """Return the samples of a qualified overload; empty if it has none."""
-    return _built(_table(), overload, overload)
-
-
-def further_samples(overload: str) -> list[Sample]:
-    """Return samples of a qualified overload with other non-tensor arguments; empty if it has no such arguments."""
-    from pytest_amp.rules.samples_arguments import ARGUMENTS
-
-    return _built(ARGUMENTS, overload, f"{overload}, further")
-
-
-def _built(table: Mapping[str, Build], overload: str, seed: str) -> list[Sample]:
-    build = table.get(overload.removeprefix("aten::"))
-    if build is None:
-        return []
-    made = build(Values(seed))
-    return made if isinstance(made, list) else [made]
-
-
-def has_samples(overload: str) -> bool:
-    """Return whether a qualified overload has samples."""
-    return overload.removeprefix("aten::") in _table()
-
-
-@functools.cache
-def _table() -> Mapping[str, Build]:
-    # Imported here: the tables use this module's names.
-    from pytest_amp.rules.samples_elementwise import ELEMENTWISE
-    from pytest_amp.rules.samples_linalg import FOURIER, LINALG
-    from pytest_amp.rules.samples_losses import LOSSES
-    from pytest_amp.rules.samples_products import PRODUCTS
-    from pytest_amp.rules.samples_spatial import SPATIAL
-
-    return {**ELEMENTWISE, **FOURIER, **LINALG, **LOSSES, **PRODUCTS, **SPATIAL}

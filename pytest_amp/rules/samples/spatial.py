@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import torch
 
-from pytest_amp.rules.samples import Build, Sample, Values
+from pytest_amp.rules.samples.sample import Build, Sample, Values
 
 _of = Sample.of
 

@@ -11,7 +11,7 @@ import functools
 import math
 from typing import Any
 
-from pytest_amp.rules.samples import Build, Sample, Values
+from pytest_amp.rules.samples.sample import Build, Sample, Values
 
 _of = Sample.of
 

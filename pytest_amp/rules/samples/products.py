@@ -3,7 +3,7 @@
 # ruff: noqa: FBT003  # operators take booleans by position
 from __future__ import annotations
 
-from pytest_amp.rules.samples import Build, Sample, Values
+from pytest_amp.rules.samples.sample import Build, Sample, Values
 
 _of = Sample.of
 

@@ -1,0 +1,87 @@
+"""Result of a run, as one frozen value: reports are functions of it, and of nothing that is still running."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pytest_amp.known.accepted import Known
+from pytest_amp.record import Difference, Record
+
+#: Target and family, such as ``("cpu-bf16", "rules")``.
+Place = tuple[str, str]
+#: Outcomes of executed checks.
+EXECUTED = ("passed", "failed", "error", "xfailed", "fixed")
+#: Outcomes of a test that has ended.
+ENDED = (*EXECUTED, "skipped", "inconclusive")
+
+
+@dataclass(frozen=True)
+class FailedTest:
+    """Failure of a test, in its call or in its teardown.
+
+    ``reason`` is the first line of this failure's message, ``text`` the whole message of the test's first failure.
+    """
+
+    test: str
+    target: str
+    family: str
+    reason: str
+    text: str
+
+
+@dataclass(frozen=True)
+class AcceptedFault:
+    """Fault of --amp-known: how often its tests failed, None if none of them ran.
+
+    ``may_exist`` is false if its key names an observation that the baseline lacks: it may be misspelt.
+    """
+
+    fault: Known
+    failed: int | None
+    may_exist: bool
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run at its end.
+
+    ``record`` has its observations, its provenance and its failed tests, ``torch`` is the installed version.
+    ``baseline`` is the requested file; ``difference`` is None without one that could be read. ``counts`` has the number
+    of tests by place and outcome, ``deselected`` and ``skips`` those that did not run, by reason, ``skipped_modules``
+    the reason of each module that skipped itself. ``tests`` names the test of each observation by key. ``failures`` are
+    in the order of the reports. ``earlier_times`` are provenances of times with which pytest-benchmark compares.
+    ``written`` are the files, and ``accepted`` counts the observations that --amp-accept changed, None if it changed no
+    file. ``problems`` make the run red, ``notes`` do not.
+    """
+
+    record: Record
+    torch: str
+    baseline: Path | None
+    difference: Difference | None
+    problems: tuple[str, ...]
+    notes: tuple[str, ...]
+    failures: tuple[FailedTest, ...]
+    counts: Mapping[Place, Counter[str]]
+    deselected: Mapping[str, int]
+    skips: Counter[str]
+    skipped_modules: Mapping[str, str]
+    speed: str | None
+    known: tuple[AcceptedFault, ...]
+    tests: Mapping[str, str]
+    earlier_times: tuple[Mapping[str, Any], ...]
+    written: tuple[str, ...]
+    accepted: int | None
+
+    @property
+    def is_red(self) -> bool:
+        """Return whether a test failed, or the run has a problem or did not end whole."""
+        return bool(self.failures or self.problems or not self.record.complete)
+
+
+def most_common(counts: Counter[str]) -> list[tuple[str, int]]:
+    """Sort by count, then by name, so that the order does not depend on the speed of workers."""
+    return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
