@@ -111,7 +111,7 @@ class Observer:
         if self.is_over:
             return call()
         name = call.overload.name()
-        leaves, _ = torch_private.flat((call.args, call.kwargs))
+        leaves, _ = call.flat
         plain = (
             not any(is_real(leaf) for leaf in leaves)
             or not all(_has_values(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor))
@@ -204,7 +204,7 @@ class Observer:
     ) -> list[Agreement]:
         """Return ``compared`` with the agreement of the kernel on other values of the same dtypes and shapes."""
         generator = torch.Generator("cpu").manual_seed(len(self.seen))
-        leaves, spec = torch_private.flat((call.args, call.kwargs))
+        leaves, spec = call.flat
         args, kwargs = torch_private.unflat([other_numbers(x, generator) if is_real(x) else x for x in leaves], spec)
         other = torch_private.Dispatched(call.overload, args, kwargs)
         copy = operation_of(other, operation.returned, widened, device_type=self.device_type)
@@ -258,7 +258,7 @@ def _has_values(tensor: torch.Tensor) -> bool:
 
 
 def _leaves(call: torch_private.Dispatched) -> list[Any]:
-    return torch_private.flat((call.args, call.kwargs))[0]
+    return call.flat[0]
 
 
 #: Sums of products: their terms may cancel, and then the sum is less exact than its terms.
