@@ -52,6 +52,6 @@ def test_runs_of_a_training_have_the_same_draws(in_batch: bool) -> None:  # noqa
 
 def test_iterations_of_the_scaler_have_the_same_draws() -> None:
     drawn: list[tuple[float, float]] = []
-    training = Training(drawing(drawn), find_device("cpu"), FP16, overflow_at=(2,))
-    check_scaler(training, unheeded, note=unheeded, spoilt=())
+    training = Training(drawing(drawn), find_device("cpu"), FP16, overflow_gradients_at=(2,))
+    check_scaler(training, unheeded, note=unheeded, nonfinite_buffers=())
     assert len(set(drawn)) < len(drawn)
