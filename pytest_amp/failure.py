@@ -11,7 +11,7 @@ from pytest_amp.account import note, receive
 from pytest_amp.text.quoted import printable
 
 #: Likely cause of a difference between two equal runs, in a check's message.
-UNSEEDED = "random numbers that torch does not seed (Python's, say)"
+UNSEEDED = "random numbers that torch does not seed (of a generator that seeds itself, say)"
 
 
 # The class of pytest.fail is public, but has no name that mypy can subclass.

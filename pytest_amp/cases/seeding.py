@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+
+import torch
 
 from pytest_amp.devices.generators import seed_torch
 
@@ -15,7 +17,8 @@ def seeded(seed: int) -> Iterator[None]:
     """Seed torch, and for the block Python's ``random`` and numpy, whose states are restored after it.
 
     Models also draw from the latter two, for example to drop layers or to mask frames. torch's own generators stay as
-    the block leaves them. numpy is seeded if it has been imported.
+    the block leaves them. numpy is seeded if it has been imported. ``torch.seed``, by which a model takes a new seed
+    from the system, takes the next one of a fixed sequence.
     """
     numpy = sys.modules.get("numpy")
     state = random.getstate()
@@ -24,9 +27,24 @@ def seeded(seed: int) -> Iterator[None]:
     random.seed(seed)
     if numpy is not None:
         numpy.random.seed(seed % 2**32)
+    own_seed = torch.seed
     try:
+        setattr(torch, "seed", _sequence(seed))  # noqa: B010  # its type is that of one function
         yield
     finally:
+        setattr(torch, "seed", own_seed)  # noqa: B010
         random.setstate(state)
         if numpy is not None and state_of_numpy is not None:
             numpy.random.set_state(state_of_numpy)
+
+
+def _sequence(seed: int) -> Callable[[], int]:
+    """Return a replacement of ``torch.seed``: it seeds torch with the next of a sequence of numbers, and returns it."""
+    numbers = random.Random(seed)  # noqa: S311  # not for secrets
+
+    def next_seed() -> int:
+        number = numbers.getrandbits(63)
+        seed_torch(number)
+        return number
+
+    return next_seed

@@ -76,8 +76,8 @@ class _Run:
         return eager, replace(
             compiled,
             outputs={name: value.clone() for name, value in compiled.outputs.items()},
-            gradients=_kept(compiled.gradients),
-            inputs=_kept(compiled.inputs),
+            gradients=_kept(compiled.gradients, eager.gradients),
+            inputs=_kept(compiled.inputs, eager.inputs),
         )
 
     def eager_by_other_attention(self, loss_scale: float) -> Iterator[Step]:
@@ -128,8 +128,18 @@ def _has_drawn(device: torch.device, seed: int) -> bool:
     )
 
 
-def _kept(tensors: Mapping[str, torch.Tensor | None]) -> dict[str, torch.Tensor | None]:
-    return {name: None if value is None else value.clone() for name, value in tensors.items()}
+def _kept(
+    tensors: Mapping[str, torch.Tensor | None], eager: Mapping[str, torch.Tensor | None]
+) -> dict[str, torch.Tensor | None]:
+    """Copy the gradients of a compiled step, without those that are zero where eager has none.
+
+    Compiled code is a ``torch.autograd.Function``, whose backward pass gets zeros for a result that nothing used
+    (``set_materialize_grads`` in torch/autograd/function.py): a result that another graph does not need, say.
+    """
+    return {
+        name: None if value is None or (eager.get(name) is None and not value.any()) else value.clone()
+        for name, value in tensors.items()
+    }
 
 
 def eager_and_compiled(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from importlib import metadata
 
 from packaging.version import Version
@@ -9,6 +10,7 @@ from packaging.version import Version
 Release = tuple[int, int]
 
 
+@functools.cache
 def release_of(version: str) -> Release:
     """Return ``(2, 13)`` for ``2.13.0+cu130`` and ``2.13.0.dev20260101``. Raises packaging's InvalidVersion."""
     release = Version(version).release

@@ -49,20 +49,24 @@ def calling_place(*, backward: bool = False) -> Place:
 
     With ``backward`` only frames inside autograd's engine count: those of a ``torch.autograd.Function`` or a hook.
     """
-    frames = list(_frames(backward=backward))
-    users = [frame for frame in frames if author_of(frame.f_code.co_filename) is Author.USER]
-    called = [frame for frame in frames if frame.f_code.co_filename not in _WRAPPERS]
-    authors = [author_of(frame.f_code.co_filename) for frame in called]
-    makers = [frame for frame, author in zip(called, authors, strict=True) if author in (Author.USER, Author.LIBRARY)]
-    maker = makers[0] if makers else None
+    innermost = outermost = maker = first = None
+    for frame in _frames(backward=backward):
+        file = frame.f_code.co_filename
+        author = author_of(file)
+        if author is Author.USER:
+            innermost, outermost = innermost or frame, frame
+        if author is not Author.OTHER and file not in _WRAPPERS:
+            first = first or author
+            if maker is None and author is not Author.TORCH:
+                maker = frame
     is_library = maker is not None and author_of(maker.f_code.co_filename) is Author.LIBRARY
     return Place(
-        line=_line(users[0]) if users else "",
-        function=_name(users[0].f_code) if users else "",
-        outer=_line(users[-1]) if users else "",
+        line=_line(innermost) if innermost is not None else "",
+        function=_name(innermost.f_code) if innermost is not None else "",
+        outer=_line(outermost) if outermost is not None else "",
         library=_line(maker) if maker is not None and is_library else "",
         key=("", 0) if maker is None else (maker.f_code.co_filename, maker.f_code.co_firstlineno),
-        is_torch=next((author for author in authors if author is not Author.OTHER), None) is Author.TORCH,
+        is_torch=first is Author.TORCH,
     )
 
 

@@ -191,7 +191,7 @@ class Recorder:
         if is_forward:
             with contextlib.suppress(RuntimeError):  # a tensor whose values Python cannot read, as in a transform
                 values = values_of_call(operator, call, operands, results, written)
-        leaves, _ = torch_private.flat((call.args, call.kwargs))
+        leaves, _ = call.flat
         record = Call(
             number=len(self.program.calls),
             operator=operator,
@@ -213,7 +213,7 @@ class Recorder:
         return record
 
     def _operands(self, call: torch_private.Dispatched) -> tuple[Operand, ...]:
-        leaves, _ = torch_private.flat((call.args, call.kwargs))
+        leaves, _ = call.flat
         return tuple(self._operand(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor))
 
     def _operand(self, tensor: torch.Tensor) -> Operand:

@@ -21,7 +21,6 @@ from pytest_amp.cases import (
     passes,
     seeded,
 )
-from pytest_amp.devices.generators import seed_torch
 from pytest_amp.failure import AmpFailure, AmpUsageError, is_usage_error
 from pytest_amp.lint.handed import Evaluation, GivenDevice, RecordedScaler
 from pytest_amp.lint.place import Place
@@ -192,11 +191,11 @@ def record_training(
         for index in range(steps):
             recorder.stage = index
             scaler.begin()
-            seed_torch(conditions.seed + index)
             iteration = TrainingIteration(
                 copied.model, copied.batch, made, scaler, index, told, given, precision, kept=kept
             )
-            train(iteration)
+            with seeded(conditions.seed + index):
+                train(iteration)
     names = {id(p): name for name, p in copied.model.named_parameters()}
     held = [p for group in made.param_groups for p in group["params"] if isinstance(p, torch.Tensor)]
     low = {names.get(id(p), "a parameter"): p for p in held if p.dtype in LOW and p.requires_grad}

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from torch.nn.modules.rnn import RNNBase
 
-from pytest_amp.cases import Case, Realised, expect_graph, expect_python, loss_of, named_tensors
-from pytest_amp.devices.generators import seed_torch
+from pytest_amp.cases import Case, Realised, expect_graph, expect_python, loss_of, named_tensors, seeded
 from pytest_amp.failure import is_usage_error
 from pytest_amp.numerics.conditions import Conditions
 from pytest_amp.numerics.hand_cast import hand_cast, rules_are_known
@@ -40,9 +39,8 @@ class Passes:
         return {**dict(model.named_parameters()), **dict(model.named_buffers()), **batch}
 
     def forward(self, region: Region) -> torch.Tensor:
-        """Seed torch and compute the loss inside ``region``; a low-precision loss is cast to float32."""
-        seed_torch(self.where.seed)
-        with region():
+        """Seed all generators and compute the loss inside ``region``; a low-precision loss is cast to float32."""
+        with seeded(self.where.seed), region():
             outputs = self.case.loss(self.realised.model, self.realised.batch)
         loss = loss_of(outputs)
         expect_graph(loss, case=self.case.name)

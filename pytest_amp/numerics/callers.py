@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import functools
 import inspect
+import os
 import sysconfig
 from pathlib import Path
 from types import CodeType, FrameType
@@ -74,7 +75,12 @@ def definition_of(function: object) -> str:
 
 def short(file: str) -> str:
     """Shorten a path for a message: relative to the packages' folder, or to the working directory."""
-    for folder in (*_INSTALLED, f"{Path.cwd()}/"):
+    return _relative(file, os.getcwd())  # noqa: PTH109  # called for every operator, and ten times as fast as Path.cwd
+
+
+@functools.cache
+def _relative(file: str, working_directory: str) -> str:
+    for folder in (*_INSTALLED, f"{working_directory}/"):
         if file.startswith(folder):
             return file[len(folder) :]
     return Path(file).name

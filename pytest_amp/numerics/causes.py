@@ -86,7 +86,7 @@ _RANGED = (torch.float16, torch.bfloat16, torch.float32)
 
 def _numbers(call: torch_private.Dispatched) -> list[float]:
     """Return the Python numbers and the zero-dimensional floating tensors among the arguments."""
-    leaves, _ = torch_private.flat((call.args, call.kwargs))
+    leaves, _ = call.flat
     numbers = []
     for leaf in leaves:
         if isinstance(leaf, (int, float)) and not isinstance(leaf, bool):

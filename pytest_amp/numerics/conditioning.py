@@ -62,7 +62,7 @@ class _Sampled(oracle.Predictor):
 
     def run(self, call: torch_private.Dispatched) -> Any:
         """Run one call as ``Predictor.run`` does, and record samples of it."""
-        arguments = [leaf for leaf in torch_private.flat((call.args, call.kwargs))[0] if _has_values(leaf)]
+        arguments = [leaf for leaf in call.flat[0] if _has_values(leaf)]
         samples = [self._sample(leaf) for leaf in arguments]
         for leaf in arguments:
             maker = self._makers.get(_memory(leaf))

@@ -311,7 +311,7 @@ class _Generator:
 
 def _generators(call: torch_private.Dispatched) -> list[_Generator]:
     """Return the generators of a call: the one among its arguments, or the defaults of the CPU and of its device."""
-    leaves = torch_private.flat((call.args, call.kwargs))[0]
+    leaves = call.flat[0]
     generators = [leaf for leaf in leaves if isinstance(leaf, torch.Generator)]
     if generators:
         return [_Generator(generators[0].get_state, generators[0].set_state)]
@@ -342,7 +342,7 @@ def _bytes(state: torch.Tensor) -> bytes:
 
 def _key(call: torch_private.Dispatched, generators: list[_Generator]) -> _Key:
     """Return the key of a draw, which is equal in steps that differ in dtypes and in dropout probabilities."""
-    leaves = torch_private.flat((call.args, call.kwargs))[0]
+    leaves = call.flat[0]
     shape = tuple(
         tuple(leaf.shape) if isinstance(leaf, torch.Tensor) else leaf
         for leaf in leaves

@@ -80,7 +80,7 @@ class Lineage:
         aliasing = torch_private.aliasing_of(call.overload)
         if aliasing.views or not torch_private.returns_tensors(call.overload):
             return call()
-        leaves, _ = torch_private.flat((call.args, call.kwargs))
+        leaves, _ = call.flat
         site, memory = self._sites.here(), [_memory_of(leaf) for leaf in leaves]
         inputs = [x for x, key in zip(leaves, memory, strict=True) if key is not None and key not in self._unwritten]
         parents = {record.number: record for key in memory if key is not None and (record := self.records.get(key))}

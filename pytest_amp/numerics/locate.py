@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from pytest_amp.cases import Case, Realised, named_tensors
-from pytest_amp.devices.generators import seed_torch
+from pytest_amp.cases import Case, Realised, named_tensors, seeded
 from pytest_amp.failure import is_usage_error
 from pytest_amp.numerics.compare import same
 from pytest_amp.numerics.step import Region
@@ -44,9 +43,8 @@ def module_runs(case: Case, realised: Realised, region: Region, *, seed: int) ->
         return hook
 
     handles = [module.register_forward_hook(keep(name)) for name, module in realised.model.named_modules()]
-    seed_torch(seed)
     try:
-        with float32_precision("ieee"), region():
+        with seeded(seed), float32_precision("ieee"), region():
             case.loss(realised.model, realised.batch)
     finally:
         for handle in handles:

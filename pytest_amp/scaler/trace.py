@@ -10,10 +10,9 @@ from typing import Any
 
 import torch
 
-from pytest_amp.cases import Case, MakeOptimizer, Realised, in_one_line, made_of
+from pytest_amp.cases import Case, MakeOptimizer, Realised, in_one_line, made_of, seeded
 from pytest_amp.child_process.poison import is_sticky
 from pytest_amp.devices import Device
-from pytest_amp.devices.generators import seed_torch
 from pytest_amp.failure import AmpFailure, AmpUsageError, is_usage_error
 from pytest_amp.numerics.errors import exact_copy
 from pytest_amp.precision import Precision
@@ -83,10 +82,10 @@ class Training:
             )  # fmt: skip
             begun(iteration)
             scaler.begin()
-            seed_torch(self.seed + index)
             saved = scaler.state_dict()
             before, iteration.tracker_before = saved["scale"], saved["_growth_tracker"]
             with ExitStack() as hooks:
+                hooks.enter_context(seeded(self.seed + index))
                 hooks.callback(optimizer.register_step_pre_hook(_seeing(iteration)).remove)
                 hooks.enter_context(watched_calls(iteration))
                 watch_backward(iteration, hooks)

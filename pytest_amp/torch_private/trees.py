@@ -56,7 +56,14 @@ def unflat(leaves: list[Any], layout: Layout) -> Any:
 def _taken_apart(tree: Any, leaves: list[Any]) -> Layout:
     kind = type(tree)
     if kind is tuple or kind is list:
-        return kind, None, [_taken_apart(item, leaves) for item in tree]
+        layouts: list[Layout] = []
+        for item in tree:
+            if type(item) in _leaf_types():
+                leaves.append(item)
+                layouts.append(None)
+            else:
+                layouts.append(_taken_apart(item, leaves))
+        return kind, None, layouts
     if kind is dict:
         return kind, [*tree], [_taken_apart(item, leaves) for item in tree.values()]
     if isinstance(tree, (tuple, list, dict)) or kind in _registered():
@@ -73,8 +80,16 @@ def _put_together(layout: Layout, leaves: Iterator[Any]) -> Any:
     kind, keys, items = layout
     if kind is pytree:
         return pytree().tree_unflatten([next(leaves) for _ in range(items)], keys)
-    values = [_put_together(item, leaves) for item in items]
+    values = [next(leaves) if item is None else _put_together(item, leaves) for item in items]
     return dict(zip(keys, values, strict=True)) if kind is dict else kind(values)
+
+
+@functools.cache
+def _leaf_types() -> frozenset[type]:
+    """Return the commonest types of leaves, for which ``flat`` makes no further test."""
+    import torch
+
+    return frozenset({torch.Tensor, torch.nn.Parameter, torch.dtype, torch.device, int, float, bool, str, type(None)})
 
 
 @functools.cache

@@ -13,6 +13,7 @@ from pytest_amp.torch_private.calls import call_overload
 from pytest_amp.torch_private.dispatcher import schema_of
 from pytest_amp.torch_private.gone import PrivateApiGone
 from pytest_amp.torch_private.modes import each_call
+from pytest_amp.torch_private.trees import Layout, flat
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,11 @@ class Dispatched:
     overload: Any
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
+
+    @functools.cached_property
+    def flat(self) -> tuple[list[Any], Layout]:
+        """The arguments as a flat list, which must not be changed, and their layout."""
+        return flat((self.args, self.kwargs))
 
     def __call__(self) -> Any:
         """Make the call, which runs the kernel if the tensors are real."""
@@ -196,6 +202,13 @@ def written_arguments(overload: Any) -> tuple[str, ...]:
     )
 
 
+@functools.cache
+def _has_aliases(overload: Any) -> bool:
+    """Return whether the schema of an overload annotates any argument or result as an alias."""
+    schema = schema_of(overload)
+    return any(value.alias_info is not None for value in (*schema.arguments, *schema.returns))
+
+
 def with_aliases(call: Dispatched, result: Any) -> Any:
     """Return ``result`` with the storages that torch expects; for an argument written in place, the argument itself.
 
@@ -207,6 +220,8 @@ def with_aliases(call: Dispatched, result: Any) -> Any:
         from torch.utils._python_dispatch import return_and_correct_aliasing
     except ImportError:
         raise PrivateApiGone("torch.utils._python_dispatch.return_and_correct_aliasing") from None
+    if not _has_aliases(call.overload):
+        return result
     if aliasing_of(call.overload).views and any(_is_sparse(argument) for argument in call.args):
         return result
     correct: Any = return_and_correct_aliasing
@@ -219,6 +234,7 @@ def _is_sparse(argument: Any) -> bool:
     return isinstance(argument, torch.Tensor) and argument.layout is torch.sparse_coo
 
 
+@functools.cache
 def is_random(overload: Any) -> bool:
     """Return whether an overload draws random numbers from torch's generator."""
     import torch
@@ -268,6 +284,7 @@ def result_kinds(overload: Any) -> tuple[str, ...]:
     return tuple(str(result.type) for result in schema_of(overload).returns)
 
 
+@functools.cache
 def returns_tensors(overload: Any) -> bool:
     """Return whether any result of ``overload`` is a tensor."""
     return any("Tensor" in kind for kind in result_kinds(overload))

@@ -9,9 +9,8 @@ from typing import Any, TypeAlias
 
 import torch
 
-from pytest_amp.cases import Case, MakeOptimizer, made_of, map_tensors
+from pytest_amp.cases import Case, MakeOptimizer, made_of, map_tensors, seeded
 from pytest_amp.devices import Device
-from pytest_amp.devices.generators import seed_torch
 from pytest_amp.failure import AmpFailure, AmpUsageError, is_usage_error
 from pytest_amp.numerics.callers import definition_of
 from pytest_amp.numerics.errors import real_parts
@@ -84,8 +83,7 @@ class Setup:
         """Return the batch of ``step`` on the device; ``first`` is the one batch of a training that has one."""
         if not self.fresh:
             return first
-        with torch.random.fork_rng(devices=[]):
-            seed_torch(1_000_003 * (self.seed + 1) + step)
+        with torch.random.fork_rng(devices=[]), seeded(1_000_003 * (self.seed + 1) + step):
             drawn = self.case_of(low=low).batch()
         return map_tensors(lambda x: x.to(self.device.torch_device), drawn)
 
@@ -203,9 +201,9 @@ def _take(
         iteration.scaler.begin()
         iteration.losses.clear()
         # Draw anew after many failed attempts: random numbers that give NaN in the low dtype would do so each time.
-        seed_torch(setup.seed + iteration.index + 10**6 * (skipped // _SAME_DRAWS))
+        draws = seeded(setup.seed + iteration.index + 10**6 * (skipped // _SAME_DRAWS))
         iteration.backwards.clear()
-        with watch.watching(), _refusals(iteration, watch), _noted_regions(iteration, companion):
+        with draws, watch.watching(), _refusals(iteration, watch), _noted_regions(iteration, companion):
             iteration.conclude(setup.train(iteration))
         iteration.backwards[:] = [call.without_root() for call in iteration.backwards]
         if not iteration.losses:

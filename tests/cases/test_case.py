@@ -73,6 +73,27 @@ def test_a_copy_shares_nothing_and_keeps_ties() -> None:
     assert same.batch.data_ptr() != result.batch.data_ptr()
 
 
+def test_copy_has_empty_dicts_of_its_own() -> None:
+    shared: dict[str, Any] = {}
+    with_metadata: OrderedDict[str, Any] = OrderedDict()
+    with_metadata.version = 2  # type: ignore[attr-defined]  # as the result of state_dict has
+
+    def build() -> nn.Module:
+        model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+        for layer in model:
+            layer.cache = shared  # type: ignore[assignment]  # any object
+        model.names = with_metadata  # type: ignore[assignment]
+        return model
+
+    realised = Case("dicts", build, lambda: torch.ones(2), lambda model, x: model(x).sum()).realise()
+    copied: Any = realised.on("cpu").model
+    copied[0].register_forward_hook(lambda *_: None)
+    copied[0].cache["key"] = 1
+    assert not realised.model[0]._forward_hooks  # type: ignore[index]  # a sequence of layers
+    assert (shared, copied[1].cache) == ({}, {"key": 1})
+    assert copied.names.version == 2
+
+
 def test_what_is_no_float_keeps_its_dtype() -> None:
     result = mlp().realise().on("cpu", torch.float64)
     assert result.batch["targets"].dtype == torch.int64

@@ -123,6 +123,43 @@ def test_what_draws_is_still_held_against_eager() -> None:
         held(replace(case, loss=loss))
 
 
+class _TwoGraphs(nn.Module):
+    """A layer whose second result no other part needs, between two graphs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last, self.scale = nn.Linear(16, 32), nn.Linear(32, 4), nn.Parameter(torch.ones(32))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = self.first(x)
+        unused = hidden.sum(0) * self.scale
+        torch._dynamo.graph_break()
+        result: torch.Tensor = self.last(hidden) if unused.numel() else unused
+        return result
+
+
+def _two_graphs(factor: float) -> Case:
+    """Return a case in which ``scale`` has no gradient in eager, and in compiled code that of ``factor`` times it."""
+
+    def loss(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        value: torch.Tensor = model(x).float().square().mean()
+        if torch.compiler.is_compiling():
+            value = value + factor * model.get_parameter("scale").sum()
+        return value
+
+    return Case("two_graphs", _TwoGraphs, lambda: torch.randn(8, 16), loss)
+
+
+def test_zeros_for_a_gradient_that_eager_does_not_have_are_accepted() -> None:
+    observed = held(_two_graphs(0.0), replace(TRACED, fullgraph=False))
+    assert observed["two_graphs/aot_eager/graphs"] > 1
+
+
+def test_gradient_that_eager_does_not_have_is_named() -> None:
+    with pytest.raises(AmpFailure, match=r"the gradient of scale .* is not what it is in eager"):
+        held(_two_graphs(0.5), replace(TRACED, fullgraph=False))
+
+
 def test_nothing_compiled_is_no_success(monkeypatch: pytest.MonkeyPatch) -> None:
     """Disable torch.compile, as TORCH_COMPILE_DISABLE=1 does."""
     monkeypatch.setattr(torch, "compile", lambda function, **_keywords: function)

@@ -59,6 +59,12 @@ def _forked(x: Tensor) -> Tensor:
     return x + torch.rand(32)
 
 
+def _reseeded(x: Tensor) -> Tensor:
+    """Drop out by a seed that the model takes anew in each step, as reversible layers do to repeat their masks."""
+    torch.manual_seed(torch.seed() % 1000)
+    return f.dropout(x, 0.3)
+
+
 def _gumbel(x: Tensor) -> Tensor:
     return f.gumbel_softmax(x, dim=-1) * 4
 
@@ -82,6 +88,7 @@ FORMS: dict[str, Callable[[Tensor], Tensor]] = {
     "gumbel": _gumbel,
     "own generator": _own_generator,
     "fork_rng": _forked,
+    "seed of its own": _reseeded,
     "checkpoint": lambda x: checkpoint(lambda y: f.dropout(y, 0.3), x, use_reentrant=False),
     "reentrant checkpoint": lambda x: checkpoint(lambda y: f.dropout(y, 0.3), x, use_reentrant=True),
     "Python's own": lambda x: x * random.uniform(1, 2),  # noqa: S311  # no secret
@@ -193,15 +200,16 @@ def test_case_that_draws_nothing_carries_no_recording() -> None:
     assert len(realised.draws.recorded) == 1
 
 
-def test_generators_of_python_and_numpy_are_seeded_and_restored() -> None:
+def test_generators_of_python_and_numpy_and_seeds_of_torch_repeat_themselves() -> None:
     random.seed(5)
     np.random.seed(5)  # noqa: NPY002  # the global state is the subject
     before = random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[index]  # noqa: NPY002
     with seeded(1):
-        first = random.random(), float(np.random.rand()), torch.rand(1).item()  # noqa: NPY002, S311
+        first = random.random(), float(np.random.rand()), torch.rand(1).item(), torch.seed()  # noqa: NPY002, S311
     with seeded(1):
-        again = random.random(), float(np.random.rand()), torch.rand(1).item()  # noqa: NPY002, S311
+        again = random.random(), float(np.random.rand()), torch.rand(1).item(), torch.seed()  # noqa: NPY002, S311
     assert first == again
+    assert torch.seed() != torch.seed()
     assert before == (random.getstate(), np.random.get_state()[1].tolist())  # type: ignore[index]  # noqa: NPY002
 
 

@@ -44,8 +44,8 @@ def operation_of(
 
 
 def flattened(call: torch_private.Dispatched) -> tuple[list[Any], Any]:
-    """Return the arguments of a call as a flat list, and their layout."""
-    return torch_private.flat((call.args, call.kwargs))
+    """Return the arguments of a call as a flat list, which must not be changed, and their layout."""
+    return call.flat
 
 
 #: Indices of arguments that operators write to without an annotation in their schemas: running_mean and running_var.

@@ -189,14 +189,14 @@ def batch_norm(operation: Operation) -> list[Any]:
 
 
 def batch_norm_backward(operation: Operation) -> list[Any]:
-    """Compute ``aten::native_batch_norm_backward`` on a CPU of tensors in no memory format: each of its steps rounds.
+    """Compute ``aten::native_batch_norm_backward`` on a CPU of tensors that share no format: each of its steps rounds.
 
-    batch_norm_backward_cpu_template in aten/src/ATen/native/Normalization.cpp, which has kernels for contiguous and
-    channels-last tensors only. The sum of the gradients is a low-precision tensor.
+    batch_norm_backward_cpu_template in aten/src/ATen/native/Normalization.cpp, which has kernels for two contiguous and
+    for two channels-last tensors only. The sum of the gradients is a low-precision tensor.
     """
     grad, x, weight, running_mean, running_var, mean, invstd, train, eps, mask = operation.args[:10]
     dtype = operation.given[1]
-    if dtype not in LOW or (_has_a_format(x) and _has_a_format(grad)):
+    if dtype not in LOW or _share_a_format(x, grad):
         return operation.once()
     if not train:
         mean, invstd = running_mean, (running_var + eps).rsqrt()
@@ -213,9 +213,11 @@ def batch_norm_backward(operation: Operation) -> list[Any]:
     return operation.finished([value if requested else None for value, requested in zip(gradients, mask, strict=True)])
 
 
-def _has_a_format(x: Tensor) -> bool:
-    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
-    return x.is_contiguous() or (x.dim() in formats and x.is_contiguous(memory_format=formats[x.dim()]))
+def _share_a_format(x: Tensor, grad: Tensor) -> bool:
+    """Return whether both tensors are contiguous, or both channels-last."""
+    last = {4: torch.channels_last, 5: torch.channels_last_3d}
+    formats = (torch.contiguous_format, last.get(x.dim(), torch.contiguous_format))
+    return any(x.is_contiguous(memory_format=each) and grad.is_contiguous(memory_format=each) for each in formats)
 
 
 #: Formulas by overload that are needed without rounding, too: there is no float64 kernel, or it reads other elements.

@@ -129,7 +129,7 @@ class Predictor:
 
     def _run(self, call: torch_private.Dispatched) -> Any:
         self.last.append(call.overload.name())
-        leaves, _ = torch_private.flat((call.args, call.kwargs))
+        leaves, _ = call.flat
         if call.overload.name() in _BITS and any(is_real(leaf) for leaf in leaves):
             if _asks_for_one_buffer(call):
                 return call.args[0]
@@ -244,7 +244,7 @@ class Predictor:
 
     def _drawn(self, call: torch_private.Dispatched) -> Draw:
         """Draw random numbers with the real dtypes."""
-        leaves, spec = torch_private.flat((call.args, call.kwargs))
+        leaves, spec = call.flat
         args, kwargs = torch_private.unflat([as_real(leaf) for leaf in leaves], spec)
         return draw_of(torch_private.Dispatched(call.overload, args, kwargs))
 
