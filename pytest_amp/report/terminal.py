@@ -18,7 +18,7 @@ from pytest_amp.run.tally import most_common
 from pytest_amp.text.quoted import printable
 
 if TYPE_CHECKING:
-    from pytest_amp.known.accepted import Known
+    from pytest_amp.known.rows import Known
     from pytest_amp.run.session import AmpSession
 
 #: Maximum number of listed changed keys, reasons of skips, and notes.
@@ -213,10 +213,10 @@ def _moved(verdict: Verdict, observation: Observation) -> str:
 def lived_with(session: AmpSession) -> list[str]:
     """Return a line for each fault of --amp-known: how often it failed, or that none of its tests ran."""
     lines = []
-    for each in session.asked.known:
-        counts = session.tally.known.get(each.key)
-        seen = f"{counts['xfailed']} failed" if counts else f"nothing of it ran{_unlike(session, each)}"
-        lines.append(f"{each.key}: {seen}: {each.reason} ({each.report})")
+    for row in session.asked.known:
+        counts = session.tally.known.get(row.name)
+        count = f"{counts['xfailed']} failed" if counts else f"nothing of it ran{_unlike(session, row)}"
+        lines.append(f"{row.name}: {count}: {row.reason} ({row.report})")
     return lines
 
 
@@ -224,7 +224,7 @@ def _unlike(session: AmpSession, known: Known) -> str:
     """Return a note on a fault that no observation matched, which may be misspelt. A record has no keys of tests."""
     had = (
         session.baseline is None
-        or "::test" in known.key
+        or any("::test" in key for key in known.keys)
         or any(known.matches(key) for each in session.baseline.observations for key in keys_of(each))
     )
     return "" if had else ", and the baseline has no such key"

@@ -9,10 +9,12 @@ import shlex
 import pytest
 
 from pytest_amp.amp import NOTES, OBSERVATIONS
+from pytest_amp.data_files.releases import release_of
 from pytest_amp.failure import AmpFailure
-from pytest_amp.known.accepted import key_of_test, matching
+from pytest_amp.known.accepted import explains, key_of_test, matching
+from pytest_amp.known.expected import FILE
 from pytest_amp.record import FIXED, Observation, keys_of, keys_of_test
-from pytest_amp.run.selection import INFO, own_parameters, target_of
+from pytest_amp.run.selection import FAULT, INFO, own_parameters, target_of
 from pytest_amp.run.session import KEY, installed_torch
 
 
@@ -104,7 +106,8 @@ def attach(item: pytest.Item, report: pytest.TestReport) -> None:
         crash.message = _CLASS.sub("", crash.message)
     if report.failed and isinstance(report.longrepr, str) and report.longrepr.startswith("[XPASS(strict)] "):
         reason = report.longrepr.removeprefix("[XPASS(strict)] ")
-        report.longrepr = f"{FIXED}{reason} passes on {info.target}; remove the xfail"
+        remedy = f"end its row in {FILE}" if FAULT in item.stash else "remove the xfail"
+        report.longrepr = f"{FIXED}{reason} passes on {info.target}; {remedy}"
 
 
 def is_fixed(report: pytest.TestReport | pytest.CollectReport) -> bool:
@@ -112,17 +115,28 @@ def is_fixed(report: pytest.TestReport | pytest.CollectReport) -> bool:
     return report.failed and isinstance(report.longrepr, str) and report.longrepr.startswith(FIXED)
 
 
-def live_with(item: pytest.Item, report: pytest.TestReport) -> None:
+def live_with(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestReport) -> None:
     """Turn a failure that --amp-known covers into an expected one, and note that it ran."""
-    known, target = item.config.stash[KEY].asked.known, target_of(item)
-    if not known or target is None or INFO not in item.stash or report.when != "call" or report.skipped:
+    session, target = item.config.stash[KEY], target_of(item)
+    if not session.asked.known or target is None or INFO not in item.stash or report.when != "call" or report.skipped:
         return
     # A pattern may have been written for earlier keys.
     keys = [key for observation in item.stash.get(OBSERVATIONS, []) for key in keys_of(observation)]
-    found = matching(known, [*keys_of_test(key_of_test(item.stash[INFO], own_parameters(item, target))), *keys])
-    if not found:
+    keys += keys_of_test(key_of_test(item.stash[INFO], own_parameters(item, target)))
+    import torch
+
+    release = release_of(torch.__version__)
+    rows = matching(session.asked.known, keys, release, target.device.type, target.precision.name)
+    if report.failed:
+        error = call.excinfo.value if call.excinfo is not None else None
+        try:
+            rows = [row for row in rows if explains(row, error)]
+        except ValueError as problem:
+            session.problem(f"--amp-known: {problem}")
+            return
+    if not rows:
         return
-    report.amp["known"] = [each.key for each in found]
+    report.amp["known"] = [row.name for row in rows]
     if report.failed:
         report.outcome = "skipped"
-        report.wasxfail = f"known: {found[0].reason} ({found[0].report})"
+        report.wasxfail = f"known: {rows[0].reason} ({rows[0].report})"
