@@ -22,7 +22,7 @@ from pytest_amp.precision import ALIASES, DECIMAL, LOW
 
 if TYPE_CHECKING:
     from pytest_amp.floors import Row
-    from pytest_amp.known.accepted import Known
+    from pytest_amp.known.rows import Known
 
 #: Device types that torch itself has; PrivateUse1 back ends come by the hook pytest_amp_devices.
 DEVICE_TYPES = ("cpu", "cuda", "xpu", "mps", "mtia", "privateuseone")
@@ -232,7 +232,7 @@ def _flag(value: str, _context: Context) -> bool:
 
 
 def _known(value: str, context: Context) -> tuple[Known, ...]:
-    from pytest_amp.known.accepted import read_known
+    from pytest_amp.known.rows import read_known
 
     return read_known(context.path(value))
 

@@ -275,7 +275,7 @@ def pytest_runtest_makereport(
     settle(item, call, report)
     attach(item, report)
     say_failed(item, call, report)
-    live_with(item, report)
+    live_with(item, call, report)
     return report
 
 

@@ -1,4 +1,4 @@
-"""Known faults by release: a file beside the packages of families removes an expected failure, or adds one."""
+"""Known faults of torch: a file beside the packages of families says which tests are expected to fail, and where."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ import pytest
 import torch
 
 from pytest_amp.data_files.releases import release_of
-from pytest_amp.known.torch_faults import FILE, Fault, faults_beside
+from pytest_amp.failure import AmpFailure
+from pytest_amp.known import machine
+from pytest_amp.known.expected import FILE, exceptions_of, expected_failure, fault_of, faults_beside
+from pytest_amp.known.rows import Known, read_known
 from tests.project import Project
 
 NOW = release_of(torch.__version__)
@@ -17,88 +20,156 @@ FAMILY = 'from pytest_amp.families import Family\nFAMILY = Family("own")\n'
 TESTS = """
 import pytest
 
-@pytest.mark.amp(xfail={"cpu": "pytorch/pytorch#1"})
-def test_by_marker(amp):
-    FIRST
-
-@pytest.mark.xfail(strict=True, reason="pytorch/pytorch#2")
 @pytest.mark.parametrize("size", [1, 2])
-def test_by_pytest(amp, size):
-    SECOND
+def test_sizes(amp, size):
+    SIZES
 
-def test_sound(amp):
-    THIRD
+def test_alone(amp):
+    ALONE
 """
-ROW = '[[fault]]\nkey = "own/cpu/*/test_it::{}"\nreason = "why"\nreport = "pytorch/pytorch#3"\n{}\n'
+KEY = "own/*/test_it::"
 
 
-def run(project: Project, *rows: str, passes: str = "012") -> pytest.RunResult:
-    """Run the tests; those whose numbers are in ``passes`` pass."""
-    words = ("FIRST", "SECOND", "THIRD")
-    text = TESTS
-    for number, word in enumerate(words):
-        text = text.replace(word, "pass" if str(number) in passes else "assert False")
+def row(key: str, *columns: str) -> str:
+    """Return a row of the file."""
+    lines = (f'key = "{KEY}{key}"', 'reason = "why"', 'report = "pytorch/pytorch#3"', *columns)
+    return "\n".join(["[[known]]", *lines, ""])
+
+
+def run(project: Project, *rows: str, sizes: str = "assert size == 1", alone: str = "assert False") -> pytest.RunResult:
+    """Run the tests: by default one size passes, and what is left fails."""
     project.file("checks/__init__.py", "")
     project.file("checks/own/__init__.py", FAMILY)
-    project.file("checks/own/test_it.py", text)
+    project.file("checks/own/test_it.py", TESTS.replace("SIZES", sizes).replace("ALONE", alone))
     project.file(f"checks/{FILE}", "\n".join(rows))
-    return project.here("checks", "--amp-device=cpu", "--amp-dtype=bf16")
+    return project.here("checks", "--amp-device=cpu", "--amp-dtype=bf16,fp16")
 
 
-def test_fault_that_is_mended_is_expected_no_more(project: Project) -> None:
-    rows = [ROW.format(name, f'until = "{EARLIER}"') for name in ("test_by_marker", "test_by_pytest[2]")]
-    result = run(project, *rows, passes="02")
-    result.assert_outcomes(passed=2, xfailed=1, failed=1)  # one size is fixed, and fails; the other is not
-    result.stdout.fnmatch_lines(["FAILED checks/own/test_it.py::test_by_pytest[[]cpu-bf16-2]*"])
+BOTH = (row("test_sizes[2]"), row("test_alone"))
 
 
-def test_fault_that_lasts_is_expected(project: Project) -> None:
-    rows = [ROW.format(name, f'until = "{THIS}"') for name in ("test_by_marker", "test_by_pytest*")]
-    run(project, *rows, passes="2").assert_outcomes(passed=1, xfailed=3)
+def test_fault_is_expected(project: Project) -> None:
+    result = run(project, *BOTH)
+    result.assert_outcomes(passed=2, xfailed=4)
+    assert result.ret == 0
 
 
-def test_expected_failure_that_passes_is_red_without_a_row(project: Project) -> None:
-    result = run(project)
+def test_failure_without_a_row_is_red(project: Project) -> None:
+    run(project, row("test_alone")).assert_outcomes(passed=2, failed=2, xfailed=2)
+
+
+def test_fault_that_is_gone_is_red_and_named(project: Project) -> None:
+    result = run(project, *BOTH, alone="pass")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    result.stdout.fnmatch_lines(["*3 fixed upstream*"])
+    result.stdout.fnmatch_lines(
+        ["*fixed upstream: *pytorch/pytorch#3: why passes on cpu-bf16; end its row in known.toml*"]
+    )
 
 
-@pytest.mark.parametrize(("since", "expected"), [(THIS, 4), (LATER, 3)])
-def test_fault_that_a_release_brings_is_expected_from_then_on(project: Project, since: str, expected: int) -> None:
-    result = run(project, ROW.format("test_sound", f'since = "{since}"'), passes="")
-    result.assert_outcomes(xfailed=expected, failed=4 - expected)
-
-
-def test_fault_that_a_release_brought_and_that_is_gone_is_red(project: Project) -> None:
-    result = run(project, ROW.format("test_sound", f'since = "{EARLIER}"'), passes="2")
-    assert result.ret == pytest.ExitCode.TESTS_FAILED
-    result.stdout.fnmatch_lines(["*fixed upstream: *pytorch/pytorch#3: why passes on cpu-bf16*"])
+def test_key_covers_parameters_only_if_it_says_so(project: Project) -> None:
+    run(project, row("test_sizes"), row("test_alone")).assert_outcomes(passed=2, failed=2, xfailed=2)
 
 
 @pytest.mark.parametrize(
-    ("fault", "mended", "brought"),
+    ("columns", "expected"),
     [
-        (Fault("k", "r", "p", until=EARLIER), True, False),
-        (Fault("k", "r", "p", until=THIS), False, False),
-        (Fault("k", "r", "p", since=THIS), False, True),
-        (Fault("k", "r", "p", since=LATER), False, False),
-        (Fault("k", "r", "p", since=EARLIER, until=EARLIER), False, False),
+        ((f'until = "{THIS}"',), 2),
+        ((f'until = "{EARLIER}"',), 0),
+        ((f'since = "{THIS}"',), 2),
+        ((f'since = "{LATER}"',), 0),
+        ((f'since = "{EARLIER}"', f'until = "{LATER}"'), 2),
+        (('devices = ["cpu", "cuda"]',), 2),
+        (('devices = "cuda"',), 0),
+        (('dtypes = ["fp16"]',), 1),
+        (('dtypes = ["fp16"]', 'devices = ["cuda"]'), 0),
+        (('machine = "packs_16_bit_additions"',), 0),
+        (('raises = "AssertionError"',), 2),
+        (('raises = ["AmpFailure", "torch.OutOfMemoryError"]',), 0),
     ],
+    ids=str,
 )
-def test_bounds_of_a_fault(fault: Fault, *, mended: bool, brought: bool) -> None:
-    assert (fault.is_mended_in(NOW), fault.is_brought_by(NOW)) == (mended, brought)
+def test_columns_limit_a_fault(project: Project, columns: tuple[str, ...], expected: int) -> None:
+    result = run(project, row("test_sizes[2]"), row("test_alone", *columns))
+    result.assert_outcomes(passed=2, xfailed=2 + expected, failed=2 - expected)
+
+
+def test_last_row_that_has_begun_decides(project: Project) -> None:
+    """A fault may end in one dtype; a row that has not begun changes nothing."""
+    ended = row("test_alone", 'dtypes = ["bf16"]', f'until = "{EARLIER}"')
+    coming = row("test_alone", f'since = "{LATER}"')
+    run(project, *BOTH, ended, coming).assert_outcomes(passed=2, xfailed=3, failed=1)
+
+
+def fault(**columns: object) -> Known:
+    return Known(keys=("own/*/test_it::test_it",), reason="why", report="a/b#1", **columns)  # type: ignore[arg-type]
+
+
+def on_cuda(*rows: Known, dtype: str = "bf16") -> Known | None:
+    """Return the fault of a test on CUDA, which this machine may lack."""
+    return fault_of(f"own/cuda/{dtype}/test_it::test_it", rows, (2, 13), device_type="cuda", precision=dtype)
+
+
+def test_fault_of_a_gpu() -> None:
+    everywhere, there, low = fault(), fault(devices=("cuda",)), fault(devices=("cuda",), dtypes=("fp16",))
+    assert on_cuda(everywhere) is everywhere
+    assert on_cuda(there) is there
+    assert on_cuda(low) is None
+    assert on_cuda(low, dtype="fp16") is low
+    assert on_cuda(fault(devices=("cpu",)), fault(devices=("fake-cuda",))) is None
+    assert on_cuda(everywhere, fault(devices=("cuda",), until="2.12")) is None
+    assert on_cuda(everywhere, fault(devices=("cpu",), until="2.12")) is everywhere
+
+
+def test_fault_of_some_machines(monkeypatch: pytest.MonkeyPatch) -> None:
+    packed = fault(machine="packs_16_bit_additions")
+    for capability, version, expected in (((9, 0), None, packed), ((8, 0), None, None), ((9, 0), "6.4", None)):
+        machine.has_property.cache_clear()
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda found=capability: found)
+        monkeypatch.setattr(torch.version, "hip", version)
+        assert on_cuda(packed) is expected
+    machine.has_property.cache_clear()
+
+
+@pytest.mark.parametrize("kernels", [False, True])
+def test_cpu_without_kernels_for_a_low_dtype(monkeypatch: pytest.MonkeyPatch, *, kernels: bool) -> None:
+    monkeypatch.setattr("pytest_amp.torch_private.cpu_has_onednn_kernels", lambda _precision: kernels)
+    assert machine.lacks_lstm_kernel("cpu", "fp16") is not kernels
+    assert machine.adds_up_low_convolutions("cpu", "fp16") is not kernels
+    for name in ("lacks_lstm_kernel", "adds_up_low_convolutions"):
+        assert not machine.MACHINES[name]("cuda", "fp16")
+    assert not machine.lacks_lstm_kernel("cpu", "fp32")
+
+
+def test_exceptions_have_their_names() -> None:
+    raises = ("AmpFailure", "KeyError", "pytest.fail.Exception", "torch.OutOfMemoryError")
+    assert exceptions_of(fault(raises=raises)) == (AmpFailure, KeyError, pytest.fail.Exception, torch.OutOfMemoryError)
+    assert expected_failure(fault(raises=("KeyError",))).kwargs == {
+        "strict": True,
+        "reason": "a/b#1: why",
+        "raises": (KeyError,),
+    }
 
 
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("[[fault]\n", "not TOML"),
-        ("[[fault]]\nkey = 'a'\n", "reason is None; expected text in each of key, reason, report"),
-        (ROW.format("x", ""), "neither since nor until"),
-        (ROW.format("x", 'until = "soon"'), "soon: no release"),
-        (ROW.format("x", 'since = "2.9"\nuntil = "2.8"'), "since 2.9 is later than until 2.8"),
-        (ROW.format("x", 'sinse = "2.9"'), "sinse is '2.9'"),
-        ("[other]\n", "'other'; expected tables"),
+        ("[[known]\n", "not TOML"),
+        ("[[known]]\nkey = 'a/*'\n", "reason is None; expected text in each of key, reason, report"),
+        (row("x", 'until = "soon"'), "soon: no release; expected one such as '2.14'"),
+        (row("x", 'since = "2.9"', 'until = "2.8"'), "since 2.9 is later than until 2.8"),
+        (row("x", 'sinse = "2.9"'), "sinse is '2.9'"),
+        (row("x", "devices = []"), "devices is []; expected a list of names"),
+        (row("x", 'devices = ["fake:cuda"]'), "devices names 'fake:cuda'; expected devices as in keys: cpu, cuda"),
+        (row("x", 'dtypes = ["half"]'), "dtypes names 'half'; expected fp32, tf32, bf16, fp16"),
+        (
+            row("x", 'raises = ["int"]'),
+            "raises names 'int'; expected AmpFailure, a built-in exception, or one with its",
+        ),
+        (row("x", 'machine = "toaster"'), "machine is 'toaster'; expected lacks_lstm_kernel, "),
+        (row("x") * 2, f"the key '{KEY}x' stands there twice"),
+        ("[other]\n", "'other'; expected tables [[known]]"),
+        ('[[fault]]\nkey = "a"\n', "'fault'; expected tables [[known]]"),
     ],
 )
 def test_malformed_file_is_a_usage_error_in_one_line(project: Project, text: str, says: str) -> None:
@@ -109,5 +180,20 @@ def test_malformed_file_is_a_usage_error_in_one_line(project: Project, text: str
     assert says in line
 
 
+def test_exception_that_does_not_exist_is_a_usage_error(project: Project) -> None:
+    result = run(project, row("test_alone", 'raises = "torch.NoSuchError"'))
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([f"ERROR: {KEY}test_alone: raises names 'torch.NoSuchError', which is no exception*"])
+
+
 def test_family_without_a_file_has_no_faults(tmp_path: Path) -> None:
-    assert faults_beside(tmp_path / "own") == ()
+    assert faults_beside(tmp_path / "own", "own") == ()
+
+
+def test_releases_read_as_a_range(tmp_path: Path) -> None:
+    file = tmp_path / FILE
+    columns = ((), ('since = "2.7"',), ('until = "2.8"',), ('since = "2.7"', 'until = "2.8"'), ('until = "2.7"',))
+    file.write_text("\n".join(row(str(number), *each) for number, each in enumerate(columns)), encoding="utf-8")
+    rows = read_known(file)
+    assert [each.releases for each in rows] == ["all", "from 2.7 on", "up to 2.8", "2.7 to 2.8", "up to 2.7"]
+    assert rows[1].name == f"{KEY}1 (from 2.7 on)"

@@ -116,6 +116,54 @@ def test_a_known_change_that_is_accepted_is_red_until_it_is_taken_out(project: P
     assert project.here(*ON_CPU, "--amp-baseline=old.json").ret == 0
 
 
+@pytest.mark.parametrize(
+    ("column", "expected"),
+    [
+        ('devices = ["cpu"]', 1),
+        ('devices = ["cuda", "fake-cpu"]', 0),
+        ('dtypes = "bf16"', 1),
+        ('dtypes = ["fp16"]', 0),
+        ('since = "2.0"', 1),
+        ('until = "2.0"', 0),
+        ('raises = "AssertionError"', 1),
+        ('raises = ["AmpFailure", "KeyError"]', 0),
+        ('machine = "packs_16_bit_additions"', 0),
+    ],
+)
+def test_columns_limit_a_fault(project: Project, column: str, expected: int) -> None:
+    project_with(project, "(2,)", KEYS["test"])
+    project.file("known.toml", known(KEYS["test"]) + column)
+    result = project.here(*ON_CPU)
+    result.assert_outcomes(passed=2, xfailed=expected, failed=1 - expected)
+
+
+def test_rows_with_one_key_are_told_apart(project: Project) -> None:
+    project_with(project, "(2,)")
+    rows = [known(KEYS["test"]) + f'dtypes = ["{dtype}"]\n' for dtype in ("bf16", "fp16")]
+    project.file("known.toml", "\n".join(rows))
+    lines = [line for line in summary(project.here(*ON_CPU)) if line.startswith("known")]
+    assert lines == [
+        f"known     {KEYS['test']} (bf16): 1 failed: we wait (owner/repo#1)",
+        f"known     {KEYS['test']} (fp16): nothing of it ran: we wait (owner/repo#1)",
+    ]
+
+
+def test_one_row_may_have_several_keys(project: Project) -> None:
+    project_with(project, "(1, 2)")
+    keys = [KEYS["test"], KEYS["test"].replace("2", "1")]
+    project.file("known.toml", known("KEYS").replace('"KEYS"', str(keys)))
+    project.here(*ON_CPU).assert_outcomes(passed=1, xfailed=2)
+
+
+def test_exception_that_does_not_exist_is_named(project: Project) -> None:
+    project_with(project, "(2,)", KEYS["test"])
+    project.file("known.toml", known(KEYS["test"]) + 'raises = "torch.NoSuchError"')
+    result = project.here(*ON_CPU)
+    result.assert_outcomes(passed=2, failed=1)
+    names = "raises names 'torch.NoSuchError', which is no exception here"
+    assert red(result) == [f"--amp-known: {KEYS['test']}: {names}"]
+
+
 def test_a_skip_and_an_error_are_what_they_are(project: Project) -> None:
     project.file("known.toml", known("project/*"))
     project.write(
@@ -146,18 +194,9 @@ def test_a_skip_and_an_error_are_what_they_are(project: Project) -> None:
         ("[[known", "known.toml: not TOML: "),
         ("known = 3", "known.toml: 'known'; expected tables [[known]] with key, reason and report"),
         ("[other]", "known.toml: 'other'; expected tables [[known]] with key, reason and report"),
-        (
-            known("a/b/c/d").replace("reason", "why"),
-            "[[known]] number 1: reason is None; expected text in each of key, ",
-        ),
-        (
-            known("a/b/c/d", reason=" "),
-            "[[known]] number 1: reason is ' '; expected text in each of key, reason, report",
-        ),
-        (
-            known("a/b/c/d") + "extra = 1",
-            "[[known]] number 1: extra is 1; expected text in each of key, reason, report",
-        ),
+        (known("a/b/c/d").replace("reason", "why"), "[[known]] number 1: reason is None; expected text in each of key"),
+        (known("a/b/c/d", reason=" "), "[[known]] number 1: reason is ' '; expected text in each of key, reason"),
+        (known("a/b/c/d") + "extra = 1", "[[known]] number 1: extra is 1; expected text in each of key, reason"),
         (known("softmax"), "'softmax' is no key; expected family/device/dtype/name, with * for anything"),
         (known("a/b/c/d") * 2, "the key 'a/b/c/d' stands there twice"),
     ],

@@ -1,1 +1,5 @@
-"""Known faults: of torch, from the suites' data, and those that a project accepts, from a file of its own."""
+"""Known faults: rows of a TOML file, with the tests or observations that show the fault, its reason and its report.
+
+In goes a file: the one beside the suites, with the faults of torch, or a project's own (--amp-known). Out come the rows
+that explain a failure on this device, dtype and release.
+"""

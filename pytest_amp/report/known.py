@@ -7,7 +7,7 @@ from pytest_amp.run.result import AcceptedFault, Run
 
 def known_faults(run: Run) -> list[str]:
     """Return a line for each fault of --amp-known: how often it failed, or that none of its tests ran."""
-    return [f"{known.fault.key}: {_count(known)}: {known.fault.reason} ({known.fault.report})" for known in run.known]
+    return [f"{known.fault.name}: {_count(known)}: {known.fault.reason} ({known.fault.report})" for known in run.known]
 
 
 def _count(known: AcceptedFault) -> str:

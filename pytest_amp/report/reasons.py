@@ -13,7 +13,7 @@ from packaging.version import InvalidVersion, Version
 
 from pytest_amp.data_files import toml
 from pytest_amp.data_files.releases import Release, release_of
-from pytest_amp.known.accepted import key_pattern
+from pytest_amp.known.rows import key_pattern
 from pytest_amp.record import FAILS, FIXED, Difference, Observation, Verdict
 from pytest_amp.rules.spec import Rule, Spec, load_spec
 

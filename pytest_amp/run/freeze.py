@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from pytest_amp.data_files.releases import installed_torch
-from pytest_amp.known.accepted import Known
+from pytest_amp.known.rows import Known
 from pytest_amp.record import Difference, Failure, Record, Value, from_baseline, keys_of
 from pytest_amp.run.provenance import own_provenance
 from pytest_amp.run.result import AcceptedFault, FailedTest, Run
@@ -50,10 +50,10 @@ def _failures(session: AmpSession) -> tuple[FailedTest, ...]:
 
 
 def _accepted(fault: Known, session: AmpSession) -> AcceptedFault:
-    counts = session.tally.known.get(fault.key)
+    counts = session.tally.known.get(fault.name)
     may_exist = (
         session.baseline is None
-        or "::test" in fault.key  # the key of a test, of which a record has no observation
+        or any("::test" in key for key in fault.keys)  # the key of a test, of which a record has no observation
         or any(fault.matches(key) for item in session.baseline.record.observations for key in keys_of(item))
     )
     return AcceptedFault(fault, counts["xfailed"] if counts else None, may_exist)

@@ -6,6 +6,7 @@ import pytest
 
 from pytest_amp.families import family_of_package
 from pytest_amp.known.accepted import key_of_test
+from pytest_amp.known.rows import Known
 from pytest_amp.markers import AmpMarker
 from pytest_amp.record import Observation
 from pytest_amp.run.tally import TestInfo
@@ -16,6 +17,8 @@ TARGET = "_amp_target"
 #: Identity and marker of an amp test, in its stash.
 INFO = pytest.StashKey[TestInfo]()
 MARKER = pytest.StashKey[AmpMarker]()
+#: Known fault of torch for which a test is expected to fail, in its stash.
+FAULT = pytest.StashKey[Known]()
 #: Observations and notes of a running test, in its stash.
 OBSERVATIONS = pytest.StashKey[list[Observation]]()
 NOTES = pytest.StashKey[list[str]]()

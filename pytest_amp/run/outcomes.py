@@ -8,11 +8,12 @@ import shlex
 
 import pytest
 
-from pytest_amp.data_files.releases import installed_torch
+from pytest_amp.data_files.releases import installed_torch, release_of
 from pytest_amp.failure import AmpFailure
-from pytest_amp.known.accepted import matching
+from pytest_amp.known.accepted import explains, matching
+from pytest_amp.known.expected import FILE
 from pytest_amp.record import FIXED, Observation, keys_of, keys_of_test
-from pytest_amp.run.identity import INFO, NOTES, OBSERVATIONS, key_of, target_of
+from pytest_amp.run.identity import FAULT, INFO, NOTES, OBSERVATIONS, key_of, target_of
 from pytest_amp.run.session import KEY
 
 
@@ -104,7 +105,8 @@ def attach(item: pytest.Item, report: pytest.TestReport) -> None:
         crash.message = _CLASS.sub("", crash.message)
     if report.failed and isinstance(report.longrepr, str) and report.longrepr.startswith("[XPASS(strict)] "):
         reason = report.longrepr.removeprefix("[XPASS(strict)] ")
-        report.longrepr = f"{FIXED}{reason} passes on {info.target}; remove the xfail"
+        remedy = f"end its row in {FILE}" if FAULT in item.stash else "remove the xfail"
+        report.longrepr = f"{FIXED}{reason} passes on {info.target}; {remedy}"
 
 
 def is_fixed(report: pytest.TestReport | pytest.CollectReport) -> bool:
@@ -112,17 +114,28 @@ def is_fixed(report: pytest.TestReport | pytest.CollectReport) -> bool:
     return report.failed and isinstance(report.longrepr, str) and report.longrepr.startswith(FIXED)
 
 
-def live_with(item: pytest.Item, report: pytest.TestReport) -> None:
+def live_with(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestReport) -> None:
     """Turn a failure that --amp-known covers into an expected one, and note that it ran."""
-    known, target = item.config.stash[KEY].options.known, target_of(item)
-    if not known or target is None or INFO not in item.stash or report.when != "call" or report.skipped:
+    session, target = item.config.stash[KEY], target_of(item)
+    if not session.options.known or target is None or INFO not in item.stash or report.when != "call" or report.skipped:
         return
     # A pattern may have been written for earlier keys.
     keys = [key for observation in item.stash.get(OBSERVATIONS, []) for key in keys_of(observation)]
-    faults = matching(known, [*keys_of_test(key_of(item, item.stash[INFO], target)), *keys])
-    if not faults:
+    keys += keys_of_test(key_of(item, item.stash[INFO], target))
+    import torch
+
+    release = release_of(torch.__version__)
+    rows = matching(session.options.known, keys, release, target.device.type, target.precision.name)
+    if report.failed:
+        error = call.excinfo.value if call.excinfo is not None else None
+        try:
+            rows = [row for row in rows if explains(row, error)]
+        except ValueError as problem:
+            session.problem(f"--amp-known: {problem}")
+            return
+    if not rows:
         return
-    report.amp["known"] = [fault.key for fault in faults]
+    report.amp["known"] = [row.name for row in rows]
     if report.failed:
         report.outcome = "skipped"
-        report.wasxfail = f"known: {faults[0].reason} ({faults[0].report})"
+        report.wasxfail = f"known: {rows[0].reason} ({rows[0].report})"

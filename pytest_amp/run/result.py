@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pytest_amp.known.accepted import Known
+from pytest_amp.known.rows import Known
 from pytest_amp.record import Difference, Record
 
 #: Target and family, such as ``("cpu-bf16", "rules")``.

@@ -9,9 +9,9 @@ import pytest
 
 from pytest_amp.data_files.releases import release_of
 from pytest_amp.families import family_of, family_of_package
-from pytest_amp.known import torch_faults as faults
+from pytest_amp.known.expected import expected_failure, fault_of, faults_beside
 from pytest_amp.markers import AmpMarker
-from pytest_amp.run.identity import INFO, MARKER, info_of, key_of, target_of
+from pytest_amp.run.identity import FAULT, INFO, MARKER, info_of, key_of, target_of
 from pytest_amp.run.parametrization import Place
 from pytest_amp.run.provenance import note_devices, note_families
 from pytest_amp.run.session import AmpSession
@@ -80,8 +80,9 @@ def _noted(item: pytest.Item, session: AmpSession) -> str | None:
 
         install(item)  # before any fixture is created, in whatever order
     report = marker.expected_failure(target.device.key, target.precision.name)
-    if not _is_mended(item, info, target, session) and report is not None:
+    if report is not None:
         item.add_marker(pytest.mark.xfail(strict=True, reason=report))
+    _expect_fault(item, info, target, session)
     for label, value in (
         ("device", target.device.key),
         ("dtype", target.precision.name),
@@ -91,21 +92,29 @@ def _noted(item: pytest.Item, session: AmpSession) -> str | None:
     return place.unfit(target)
 
 
-def _is_mended(item: pytest.Item, info: TestInfo, target: Target, session: AmpSession) -> bool:
-    """Apply known faults beside the family; return whether this release mends one that the test declares."""
-    _, folder = family_of_package(getattr(getattr(item, "module", None), "__package__", None))
+def _expect_fault(item: pytest.Item, info: TestInfo, target: Target, session: AmpSession) -> None:
+    """Expect the test to fail if the file beside its family has a fault of this release that covers it."""
+    family, folder = family_of_package(getattr(getattr(item, "module", None), "__package__", None))
     if folder is None:
-        return False
-    import torch
-
+        return
     try:
-        known = faults.faults_beside(folder)
+        rows = faults_beside(folder, family.name)
+        if not rows:
+            return
+        import torch
+
+        row = fault_of(
+            key_of(item, info, target),
+            rows,
+            release_of(torch.__version__),
+            device_type=target.device.type,
+            precision=target.precision.name,
+        )
+        if row is not None:
+            item.add_marker(expected_failure(row))
+            item.stash[FAULT] = row
     except ValueError as error:
         session.usage_error(str(error))
-        return False
-    if not known:
-        return False
-    return faults.apply(item, key_of(item, info, target), known, release_of(torch.__version__))
 
 
 def _other_tier(item: pytest.Item, session: AmpSession) -> str | None:

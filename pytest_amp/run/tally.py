@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from pytest_amp.known.accepted import Known
+from pytest_amp.known.rows import Known
 from pytest_amp.precision import LOW
 from pytest_amp.record import EXACT, FAILING, FIXED, Observation, canonical
 from pytest_amp.run.result import ENDED, EXECUTED, Place, most_common
@@ -154,9 +154,9 @@ class Tally:
     def fixed(self, known: Iterable[Known]) -> list[str]:
         """Return a line for each known fault that is gone: all tests with its key passed."""
         return [
-            f"known, and gone: {fault.key}: {_all(counts['passed'])} passed; take it out ({fault.report})"
-            for fault in known
-            if (counts := self.known.get(fault.key)) is not None and not counts["xfailed"]
+            f"known, and gone: {row.name}: {_all(self.known[row.name]['passed'])} passed; take it out ({row.report})"
+            for row in known
+            if row.name in self.known and not self.known[row.name]["xfailed"]
         ]
 
     def clashes(self) -> list[str]:

@@ -49,13 +49,6 @@ IMPLEMENTATIONS: dict[str, dict[str, bool]] = {
     "fused capturable": {"fused": True, "capturable": True},
 }
 
-#: Known to be broken in torch, with the report.
-UPSTREAM: dict[str, str] = {
-    "SGD momentum, fused": "LibreYOLO/libreyolo#771: the first step of fused SGD makes its momentum buffer with "
-    "empty_like (torch/optim/sgd.py, _fused_sgd); if that step is skipped nobody writes it, and the next takes it "
-    "for momentum",
-}
-
 
 def variant_of(optimizer: str) -> Variant:
     """Return the variant of an id such as ``Adam, fused``. Raises KeyError if VARIANTS has none."""

@@ -17,7 +17,6 @@ from pytest_amp.run.targets import Target
 from pytest_amp.torch_private import cuda_graph_trees, skipped_cuda_graphs
 
 from .programs import OTHER
-from .releases import CACHE_KEY, fused_pooling
 
 pytestmark = pytest.mark.amp(devices=["cuda"])
 
@@ -25,11 +24,10 @@ pytestmark = pytest.mark.amp(devices=["cuda"])
 _CALLS = 5
 
 
-def _cases(target: Target) -> Iterator[object]:
+def _cases(_target: Target) -> Iterator[object]:
     for case in zoo():
         if case.name in {"mlp", "cnn", "decoder"}:
-            marks = [*fused_pooling(target), pytest.mark.amp_long] if case.name == "cnn" else []
-            yield pytest.param(case, id=case.name, marks=marks)
+            yield pytest.param(case, id=case.name, marks=pytest.mark.amp_long if case.name == "cnn" else ())
 
 
 def _index(amp: SuiteAmp) -> int:
@@ -74,7 +72,6 @@ def test_replays_compute_what_eager_computes(amp: SuiteAmp, needs: Callable[[str
     assert refused == 0, f"{refused} graphs were not put into CUDA graphs"
 
 
-@CACHE_KEY
 def test_a_replay_follows_the_region(amp: SuiteAmp, needs: Callable[[str], str]) -> None:
     """Call one callable in no region, in this dtype and in the other, repeatedly: each has its own graph and dtype."""
     layer = nn.Linear(64, 64).to(amp.device.torch_device)

@@ -10,7 +10,6 @@ from pytest_amp.amp import SuiteAmp
 from pytest_amp.failure import AmpFailure
 
 from .programs import OTHER, Ran, Tensors, expect_same_dtypes
-from .releases import CONSTANT_SUMS
 
 _ROWS, _COLUMNS = 4, 8
 #: On small integers each of these is exact in either low dtype, in whatever order it is computed.
@@ -57,7 +56,6 @@ def test_operators_give_the_dtype_that_is_asked_for(amp: SuiteAmp, needs: Callab
     _expect_same(amp, "operators with a dtype argument", names, actual, expected)
 
 
-@CONSTANT_SUMS
 def test_a_running_sum_of_a_constant_has_the_dtype_that_is_asked_for(
     amp: SuiteAmp, needs: Callable[[str], str]
 ) -> None:

@@ -13,8 +13,6 @@ from pytest_amp.failure import AmpFailure
 from pytest_amp.run.targets import Target
 from pytest_amp.torch_private import Call, Traced, recorded_calls, tracing_backend
 
-from .releases import ATTENTION_TWICE
-
 #: Operators whose dtypes matter; the remaining ones follow their dtypes.
 _HEAVY = ("mm", "convolution", "attention", "softmax")
 #: Functional forms have other names when traced, and fake kernels other dtypes of saved statistics: the input's counts.
@@ -24,7 +22,7 @@ _NORMS = ("batch_norm", "layer_norm")
 def _cases(_target: Target) -> Iterator[object]:
     for case in zoo():
         if case.name in {"mlp", "cnn", "decoder", "decoder_softmax"}:
-            yield pytest.param(case, id=case.name, marks=ATTENTION_TWICE if case.name == "decoder" else ())
+            yield pytest.param(case, id=case.name)
 
 
 def _heavy(operators: Sequence[Call] | Sequence[Traced]) -> list[str]:

@@ -21,7 +21,7 @@ from pytest_amp.precision import dtype_name
 from pytest_amp.torch_private import aot_compile
 
 from .programs import OTHER
-from .releases import DTYPE_IS_GUARDED, EXPORTED, STRICTLY_EXPORTED
+from .releases import DTYPE_IS_GUARDED
 
 QUIET = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 
@@ -69,7 +69,6 @@ def _expect_same(amp: SuiteAmp, what: str, actual: Any, expected: Any, *, exact:
 
 
 @QUIET
-@EXPORTED
 def test_an_exported_program_is_the_model_when_it_is_loaded(amp: SuiteAmp, tmp_path: Path) -> None:
     """A program that was saved to a file and loaded again has its regions in the graph."""
     model, batch = _made(amp)
@@ -104,7 +103,6 @@ SIZES = (7, 2)
 
 
 @QUIET
-@EXPORTED
 @pytest.mark.parametrize(
     "stage", [pytest.param(stage, marks=() if stage == "as it is" else pytest.mark.amp_long) for stage in STAGES]
 )
@@ -128,7 +126,6 @@ def test_sizes_and_regions_of_a_program_change_together(amp: SuiteAmp, stage: st
 # Not run on CUDA.
 @pytest.mark.amp(devices=["cpu"])
 @QUIET
-@STRICTLY_EXPORTED
 def test_a_program_that_dynamo_exports_keeps_its_regions(amp: SuiteAmp) -> None:
     model, batch = _made(amp)
     with torch.no_grad():
@@ -151,7 +148,6 @@ def test_a_program_that_is_exported_in_a_region_keeps_its_own(amp: SuiteAmp, cal
 
 
 @QUIET
-@EXPORTED
 def test_a_program_with_dynamic_shapes_is_trained_in_its_regions(amp: SuiteAmp) -> None:
     """Gradients for a size other than that of the export are those of the model."""
     model, batch = _made(amp)
@@ -168,7 +164,6 @@ def test_a_program_with_dynamic_shapes_is_trained_in_its_regions(amp: SuiteAmp) 
 
 
 @QUIET
-@EXPORTED
 def test_a_compiled_program_keeps_its_regions(amp: SuiteAmp) -> None:
     """Compile an exported program's module, and call it in no region and in a region of the other dtype."""
     model, batch = _made(amp)
@@ -183,7 +178,6 @@ def test_a_compiled_program_keeps_its_regions(amp: SuiteAmp) -> None:
 
 @pytest.mark.amp_long
 @QUIET
-@EXPORTED
 def test_aot_inductor_keeps_the_regions(amp: SuiteAmp, needs: Callable[[str], str], tmp_path: Path) -> None:
     """A library compiled ahead of time for any number of rows has casts instead of regions, and follows none."""
     needs("inductor")

@@ -12,7 +12,6 @@ from torch.utils.checkpoint import checkpoint
 from pytest_amp.amp import SuiteAmp
 
 from .programs import AMBIENT, BACKENDS, Program, Tensors, expect_same_dtypes, expect_same_values, run
-from .releases import BACKWARD
 
 
 def _products(device_type: str, cast_inputs: torch.dtype | None) -> Program:
@@ -113,7 +112,7 @@ def _plain(x: torch.Tensor, w: Tensors) -> Tensors:
     return [_Square.apply(x, w[0])]
 
 
-@pytest.mark.parametrize("ambient", ["none", pytest.param("low", marks=BACKWARD)])
+@pytest.mark.parametrize("ambient", ["none", "low"])
 def test_a_function_without_custom_fwd_does_what_it_does_in_eager(amp: SuiteAmp, ambient: str) -> None:
     """Forward runs in the region, backward outside of it in float32; with ``custom_bwd`` it would be in the region."""
     actual = run(amp, torch.compile(_plain, backend="aot_eager", fullgraph=True), ambient)

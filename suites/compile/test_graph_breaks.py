@@ -9,13 +9,10 @@ import torch
 from torch import nn
 
 from pytest_amp.amp import SuiteAmp
-from pytest_amp.cases import Case, lacks_lstm_kernel, lstm
-from pytest_amp.failure import AmpFailure
-from pytest_amp.run.targets import Target
+from pytest_amp.cases import Case, lstm
 from pytest_amp.torch_private import compiled_graphs
 
 from .programs import AMBIENT, BACKENDS, Program, Tensors, evaluate, expect_same_dtypes, expect_same_values, run
-from .releases import BACKWARD
 
 _FUNCTIONS = ("inside", "called", "between", "nested")
 
@@ -88,9 +85,8 @@ def _cells() -> Iterator[object]:
     """Yield a function and its ambient region; products in a disabled region inside one have the wrong gradient."""
     for function in _FUNCTIONS:
         for kind in ("none", "low"):
-            marks = [BACKWARD] if kind == "low" and function in {"between", "nested"} else []
             # A break within a region, and one in nested regions, are the most informative.
-            marks += [] if function in {"inside", "nested"} else [pytest.mark.amp_long]
+            marks = [] if function in {"inside", "nested"} else [pytest.mark.amp_long]
             yield pytest.param(function, kind, id=f"{function}, {kind}", marks=marks)
 
 
@@ -144,13 +140,7 @@ def test_a_hook_runs_in_the_region(amp: SuiteAmp) -> None:
     assert dtypes == [amp.dtype]
 
 
-def _recurrent(target: Target) -> Iterator[object]:
-    reason = lacks_lstm_kernel(target.device.type, target.precision.name)
-    marks = [pytest.mark.xfail(reason=reason, raises=AmpFailure, strict=True)] if reason else []
-    yield pytest.param(lstm(), id="lstm", marks=marks)
-
-
-@pytest.mark.amp_parametrize("case", _recurrent)
+@pytest.mark.amp_parametrize("case", lambda _: [pytest.param(lstm(), id="lstm")])
 def test_a_recurrent_layer_is_left_to_python(amp: SuiteAmp, case: Case) -> None:
     """Dynamo breaks at an LSTM: its cells run in eager, in the region, and the head behind it is compiled."""
     amp.check_compiled(case, backend="aot_eager")

@@ -16,8 +16,6 @@ from pytest_amp.failure import AmpFailure
 from pytest_amp.numerics import predict, relative_error, tolerance
 from pytest_amp.run.targets import Target
 
-from .releases import EMULATED, ROUND_TRIP, fused_pooling
-
 _EMULATED = (("emulate_precision_casts", True),)
 
 
@@ -35,14 +33,7 @@ def _options(emulated: bool) -> dict[str, Any] | None:  # noqa: FBT001  # a para
     return dict(_EMULATED) if emulated else None
 
 
-@pytest.mark.parametrize(
-    "emulated",
-    [
-        pytest.param(False, marks=ROUND_TRIP),
-        pytest.param(True, marks=EMULATED),
-    ],
-    ids=["default", "emulated"],
-)
+@pytest.mark.parametrize("emulated", [False, True], ids=["default", "emulated"])
 def test_a_round_trip_by_hand_rounds(amp: SuiteAmp, needs: Callable[[str], str], *, emulated: bool) -> None:
     """An explicit ``.to(low).float()`` rounds as in eager; in a fused kernel, with ``emulate_precision_casts``."""
     function, exact = _rounded_to(amp.dtype), _rounded_to(torch.float32)
@@ -61,12 +52,11 @@ def test_a_round_trip_by_hand_rounds(amp: SuiteAmp, needs: Callable[[str], str],
         )
 
 
-def _networks(target: Target) -> Iterator[object]:
+def _networks(_target: Target) -> Iterator[object]:
     """Yield three networks of the zoo."""
     for case in zoo():
-        marks = fused_pooling(target) if case.name == "cnn" else []
         if case.name in {"mlp", "cnn", "decoder"}:
-            yield pytest.param(case, id=case.name, marks=marks)
+            yield pytest.param(case, id=case.name)
 
 
 @pytest.mark.amp_long

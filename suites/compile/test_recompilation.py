@@ -13,7 +13,6 @@ from pytest_amp.amp import SuiteAmp
 from pytest_amp.failure import AmpFailure
 
 from .programs import OTHER, ambient
-from .releases import GUARDS_DTYPE, REGION_OBJECTS
 
 
 class _Counting:
@@ -45,7 +44,6 @@ def _expect_graphs(amp: SuiteAmp, fact: str, count: int, expected: int) -> None:
         )
 
 
-@GUARDS_DTYPE
 def test_one_compilation_for_each_ambient_state(amp: SuiteAmp) -> None:
     """Call in no region, in this dtype and in the other, each of them three times."""
     backend = _Counting()
@@ -128,7 +126,6 @@ def _in_held_region(x: torch.Tensor) -> torch.Tensor:
         return x @ x
 
 
-@REGION_OBJECTS
 def test_an_equal_region_object_compiles_nothing(amp: SuiteAmp) -> None:
     """Replace the compiled region by a new one with the same arguments."""
     backend = _Counting()

@@ -22,7 +22,7 @@ from .programs import (
     programs,
     run,
 )
-from .releases import BACKWARD, BACKWARD_IN_THE_OTHER, HAS_BACKWARD_SETTING
+from .releases import HAS_BACKWARD_SETTING
 
 #: Rows and columns: more elements than fit a block of any kernel.
 _LARGE = 96
@@ -46,13 +46,9 @@ OPENS = {
 
 
 def _cell(program: str, ambient: str) -> object:
-    """Return a case, marked where a product's region is not the ambient one: its backward is reported to be wrong."""
-    wrong = OPENS[program] - {ambient} if ambient in {"low", "other"} else set[str]()
-    # The opposite of the low dtype of the call: see BACKWARD_IN_THE_OTHER.
-    precision = "fp16" if ambient == "other" else "bf16"
-    marks = [BACKWARD if "disabled" in wrong else BACKWARD_IN_THE_OTHER[precision]] if wrong else []
-    if ambient == "none" and not OPENS[program] & {"low", "other"}:
-        marks.append(pytest.mark.amp(dtypes=["bf16"]))  # all of it is float32
+    """Return a case. Where a product's region is not the ambient one, its backward is a known fault."""
+    all_float32 = ambient == "none" and not OPENS[program] & {"low", "other"}
+    marks = [pytest.mark.amp(dtypes=["bf16"])] if all_float32 else []
     return pytest.param(program, ambient, id=f"{program}, {ambient}", marks=marks)
 
 

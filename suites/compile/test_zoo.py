@@ -18,7 +18,7 @@ from pytest_amp.numerics import predict, relative_error, run_step, tolerance
 from pytest_amp.run.targets import Target
 from pytest_amp.torch_private import compile_workers, compiled_graphs
 
-from .releases import BACKWARD, NATIVE_BATCH_NORM, TAKES_NOTHING_APART, fused_pooling
+from .releases import TAKES_NOTHING_APART
 
 
 def whole(_target: Target) -> Iterator[object]:
@@ -28,44 +28,23 @@ def whole(_target: Target) -> Iterator[object]:
             yield pytest.param(case, id=case.name)
 
 
-def traced(target: Target) -> Iterator[object]:
-    """Yield the same cases, where AOTAutograd runs eager's kernels."""
-    for case in zoo():
-        marks = [NATIVE_BATCH_NORM] if case.name.startswith("cnn") and target.id == "cuda-fp16" else []
-        if case.name != "lstm":
-            yield pytest.param(case, id=case.name, marks=marks)
-
-
-def fused(target: Target) -> Iterator[object]:
-    """Yield the same cases, compiled by inductor."""
-    for case in zoo():
-        marks = fused_pooling(target) if case.name == "cnn" else []
-        if case.name != "lstm":
-            yield pytest.param(case, id=case.name, marks=marks)
-
-
 def wider(_target: Target) -> Iterator[object]:
     """Yield networks, losses and ways of training that users bring."""
     for case in wider_zoo():
         yield pytest.param(case, id=case.name)
 
 
-def wider_traced(target: Target) -> Iterator[object]:
+def wider_traced(_target: Target) -> Iterator[object]:
     """Yield the wider zoo as AOTAutograd traces it.
 
-    Attention by its formula computes in float32 inside of the operator, whose backward is traced in the region. Eager
-    accumulates the gradients of a weight that is used several times in the low dtype, since it casts the weight once; a
-    trace casts it for each use. Without the cache eager gives the trace's bits.
+    Attention by its formula, which is all attention on a CPU, computes in float32 inside of the operator, and its
+    backward is traced in the region: a known fault. Eager accumulates the gradients of a weight that is used several
+    times in the low dtype, since it casts the weight once; a trace casts it for each use. Without the cache eager gives
+    the trace's bits.
     """
-    by_formula = {"attention_math"}
-    if target.device.type == "cpu":
-        by_formula |= {"attention_efficient", "attention_cudnn"}
     for case in wider_zoo():
-        marks = [BACKWARD] if case.name in by_formula else []
-        if case.name == "residual" and target.id == "cuda-fp16":
-            marks = [NATIVE_BATCH_NORM]
         if case.name != "accumulated":
-            yield pytest.param(case, id=case.name, marks=marks)
+            yield pytest.param(case, id=case.name)
 
 
 def added(target: Target) -> Iterator[object]:
@@ -78,7 +57,7 @@ def _check(amp: SuiteAmp, case: Case, how: Compilation, *, bits: bool = False) -
     check_compiled(case, how, amp.conditions, amp.observe, bits=bits)
 
 
-@pytest.mark.amp_parametrize("case", traced)
+@pytest.mark.amp_parametrize("case", whole)
 def test_step(amp: SuiteAmp, case: Case) -> None:
     """Run the step in one graph of AOTAutograd, which calls eager's kernels: on a CPU the results are bitwise equal."""
     _check(amp, case, Compilation(backend="aot_eager", fullgraph=True), bits=TAKES_NOTHING_APART)
@@ -126,7 +105,7 @@ def _half(case: Case) -> Case:
     "name",
     [
         "mlp",
-        # On CUDA AOTAutograd uses a different batch norm than eager in fp16: see NATIVE_BATCH_NORM.
+        # On CUDA AOTAutograd uses a different batch norm than eager in fp16: a known fault of test_step.
         pytest.param("cnn", marks=[pytest.mark.amp_long, pytest.mark.amp(devices=["cpu"])]),
         pytest.param("decoder", marks=pytest.mark.amp_long),
     ],
@@ -182,7 +161,7 @@ def test_step_by_inductor(amp: SuiteAmp, needs: Callable[[str], str]) -> None:
 
 
 @pytest.mark.amp_long
-@pytest.mark.amp_parametrize("case", fused)
+@pytest.mark.amp_parametrize("case", whole)
 def test_step_by_inductor_of_each_network(amp: SuiteAmp, case: Case) -> None:
     amp.check_compiled(case, fullgraph=True, dynamic=False)
 
@@ -194,7 +173,7 @@ def test_step_by_inductor_of_each_network_with_dynamic_shapes(amp: SuiteAmp, cas
 
 
 @pytest.mark.amp_long
-@pytest.mark.amp_parametrize("case", fused)
+@pytest.mark.amp_parametrize("case", whole)
 def test_step_by_inductor_with_the_region_inside(amp: SuiteAmp, needs: Callable[[str], str], case: Case) -> None:
     _check(amp, case, Compilation(backend=needs("inductor"), fullgraph=True, region=Where.INSIDE))
 

@@ -76,9 +76,6 @@ def _dtype(name: str) -> torch.dtype:
     return dtype
 
 
-#: Devices and dtypes with a fault of torch itself, whatever the back end.
-CELLS = ("cpu-bf16", "cpu-fp16", "cuda-bf16", "cuda-fp16")
-
 POLICIES = {
     "low": Policy(param="low"),
     "low, reduced in float32": Policy(param="low", reduce="float32"),

@@ -6,14 +6,13 @@ import pytest
 import torch
 
 from pytest_amp.amp import SuiteAmp
-from pytest_amp.data_files.releases import release_of
 from pytest_amp.distributed import RankGroup
 from pytest_amp.failure import AmpFailure
 
 from . import ranks_fsdp
 from .held import hold_near_exact, hold_ranks_agree, hold_same, needs_streams, settings
 from .models import WIDTH, realised, whole
-from .policies import CELLS, OF_FSDP2, hold_sent
+from .policies import OF_FSDP2, hold_sent
 from .training import train_in_one_process
 
 
@@ -102,25 +101,12 @@ def test_a_training_is_that_of_one_process(amp: SuiteAmp, ranks: RankGroup, *, o
     hold_same(amp, answers[0]["weights"], expected["weights"], what="FSDP2, training")
 
 
-_FROZEN = "pytorch/pytorch#186998: dtypes are settled in the first forward, and there of what is to be trained"
-#: Fixed in torch 2.14.
-_IN_213 = {} if release_of(torch.__version__) >= (2, 14) else dict.fromkeys(CELLS, _FROZEN)
-
-
-@pytest.mark.amp(xfail=_IN_213)
 def test_what_was_frozen_at_first_is_reduced_as_asked(amp: SuiteAmp, ranks: RankGroup) -> None:
     """Evaluate once without gradients, then unfreeze: the reduction still has the requested dtype."""
     for answer in ranks.ask(ranks_fsdp.unfrozen, _asked(amp, "low, reduced in float32")):
         assert {tuple(call) for call in answer["sent"]} == {("reduce_scatter", "float32")}
 
 
-_LATE = (
-    "pytorch/pytorch#196996: sums of earlier micro-batches have the reduction's dtype, a gradient that comes first in "
-    "the last one has the parameters', and one reduction refuses both"
-)
-
-
-@pytest.mark.amp(xfail=dict.fromkeys(CELLS, _LATE))
 def test_a_layer_that_is_used_late_is_reduced_with_the_others(amp: SuiteAmp, ranks: RankGroup) -> None:
     """Run two micro-batches with one reduction; only the second uses a certain layer, as experts and adapters are."""
     answers = ranks.ask(ranks_fsdp.used_late, _asked(amp, "low, reduced in float32"))
@@ -128,12 +114,6 @@ def test_a_layer_that_is_used_late_is_reduced_with_the_others(amp: SuiteAmp, ran
     assert {value.dtype for value in answers[0]["gradients"].values()} == {torch.float32}
 
 
-_OTHER_MESH = (
-    "pytorch/pytorch#190626: reduce_dtype reaches the reduce-scatter, and not FSDP2's reduction over other meshes"
-)
-
-
-@pytest.mark.amp(xfail=dict.fromkeys(CELLS, _OTHER_MESH))
 def test_reductions_beside_tensor_parallel_layers_too(amp: SuiteAmp, ranks: RankGroup) -> None:
     """Run a layer norm on parts of a sequence: its gradient is summed over the other mesh, in the requested dtype."""
     for answer in ranks.ask(ranks_fsdp.beside_tensor_parallel, _asked(amp, "low, reduced in float32")):

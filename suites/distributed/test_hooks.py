@@ -16,7 +16,6 @@ from pytest_amp.precision import dtype_name
 from . import ranks_hooks
 from .held import settings
 from .models import SIZE, mean
-from .policies import CELLS
 
 
 @dataclass(frozen=True)
@@ -101,13 +100,6 @@ def test_local_sgd_stops_sending(amp: SuiteAmp, ranks: RankGroup) -> None:
         assert {dtype for calls in answer["sent"] for _, *call in calls for dtype in call} == {"float32"}
 
 
-_FLAT = (
-    "no report found: batched_powerSGD_hook hands matrices to a function that since pytorch/pytorch#75157 takes "
-    "batches of them only, and fails in its first compressed iteration"
-)
-
-
-@pytest.mark.amp(xfail=dict.fromkeys(CELLS, _FLAT))
 def test_batched_powersgd_arrives(amp: SuiteAmp, ranks: RankGroup) -> None:
     """One matrix of all gradients arrives in float32, and the error of the compression is retained."""
     for answer in _answers(amp, ranks, "batched PowerSGD"):

@@ -11,7 +11,7 @@ from pytest_amp.failure import AmpFailure
 from . import ranks_ddp, ranks_fsdp, ranks_scaler, ranks_tensor
 from .held import hold_ranks_agree, hold_same, needs_streams, settings
 from .models import realised
-from .policies import CELLS, POLICIES
+from .policies import POLICIES
 from .training import train_in_one_process
 
 _LONG = [pytest.mark.amp_long]
@@ -97,13 +97,6 @@ def test_a_scaler_that_is_not_told_of_others_skips_alone(amp: SuiteAmp, ranks: R
     assert [answer["moved"] for answer in answers] == [[True, True, True], [True, False, True]]
 
 
-_MIXED = (
-    "no report found: GradScaler hands all gradients of a dtype to one operator, and DTensor refuses those of which "
-    "some are in shards and some are not (the handler came with pytorch/pytorch#132816)"
-)
-
-
-@pytest.mark.amp(xfail=dict.fromkeys(CELLS, _MIXED))
 def test_shards_and_whole_gradients_together(amp: SuiteAmp, ranks: RankGroup) -> None:
     """Use tensor parallel layers beside a layer norm that every rank has whole: one optimizer, one scaler."""
     answers = ranks.ask(ranks_tensor.train, settings(amp, only=False))

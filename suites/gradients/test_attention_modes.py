@@ -39,15 +39,12 @@ class Mode:
         return f"{self.module}-{self.grad}-{self.mask}"
 
 
-def modes(target: Target) -> Iterator[object]:
+def modes(_target: Target) -> Iterator[object]:
     for module in ("train", "eval"):
         for grad in GRAD:
             for mask in MASKS:
                 mode = Mode(module, grad, mask)
-                known = target.device.type == "cpu" and module == "eval" and grad != "grad" and mask == "padding"
-                reason = "pytorch/pytorch#132613: fast path of padded rows meets float32 weights and low activations"
-                marks = [pytest.mark.xfail(reason=reason, raises=RuntimeError, strict=True)] if known else []
-                yield pytest.param(mode, id=mode.id, marks=marks)
+                yield pytest.param(mode, id=mode.id)
 
 
 def masks(kind: str, device: torch.device) -> tuple[Tensor | None, Tensor | None]:

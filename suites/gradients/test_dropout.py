@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from torch.nn import functional as f
 
 from pytest_amp.amp import SuiteAmp
-from pytest_amp.cases import lacks_lstm_kernel
 from pytest_amp.run.targets import Target
 
 P = 0.4
@@ -101,13 +100,9 @@ def _units(kind: type[nn.RNNBase]) -> nn.RNNBase:
     return layer  # type: ignore[no-any-return]
 
 
-def _recurrent(target: Target) -> Iterator[object]:
-    """Yield recurrent layers; on a CPU an LSTM is oneDNN's, which may have no kernel for it."""
-    lacking = lacks_lstm_kernel(target.device.type, target.precision.name)
+def _recurrent(_target: Target) -> Iterator[object]:
     for kind in (nn.RNN, nn.GRU, nn.LSTM):
-        known = lacking if kind is nn.LSTM else None
-        marks = [pytest.mark.xfail(reason=known, raises=RuntimeError, strict=True)] if known else []
-        yield pytest.param(kind, id=kind.__name__, marks=marks)
+        yield pytest.param(kind, id=kind.__name__)
 
 
 @pytest.mark.amp_parametrize("kind", _recurrent)

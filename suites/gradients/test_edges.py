@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
@@ -11,8 +11,6 @@ from torch import Tensor, nn
 from torch.nn import functional as f
 
 from pytest_amp.amp import SuiteAmp
-from pytest_amp.data_files.releases import holds_in, release_of
-from pytest_amp.run.targets import Target
 
 #: Smaller than fp16's least positive number, 2**-24, so that it is zero there.
 TINY_EPS = 1e-8
@@ -20,16 +18,12 @@ TINY_EPS = 1e-8
 
 @dataclass(frozen=True)
 class Edge:
-    """Function of low-precision inputs, ``value`` in ``shape``, and its simple exact result, if it has one.
-
-    ``lost`` maps targets with a known non-finite or wrong result (not ``expected``) to the reason.
-    """
+    """Function of low-precision inputs, ``value`` in ``shape``, and its simple exact result, if it has one."""
 
     function: Callable[[Tensor], Tensor]
     value: float
     shape: tuple[int, ...] = (4, 64)
     expected: float | None = None
-    lost: dict[str, str] | None = None
 
 
 def _alternating(x: Tensor) -> Tensor:
@@ -50,11 +44,6 @@ def _images(x: Tensor) -> Tensor:
     return x.view(x.shape[0], 4, 4, -1)
 
 
-NO_RULE = "a CPU has no rule for it, and eps is zero in fp16 (the kind of huggingface/diffusers#13316): use x.float()"
-LOW_SUMS = "a CPU has no rule for it, and adds exponentials up in fp16 (no report found): use x.float().logsumexp(dim)"
-
-OLD = holds_in(release_of(torch.__version__), since=None, until="2.6")
-
 EDGES: dict[str, Edge] = {
     "layer_norm_of_equal_numbers": Edge(lambda x: f.layer_norm(x, x.shape[-1:], eps=TINY_EPS), 3.0, expected=0.0),
     "group_norm_of_equal_numbers": Edge(lambda x: f.group_norm(x, 4, eps=TINY_EPS), 3.0, expected=0.0),
@@ -63,9 +52,7 @@ EDGES: dict[str, Edge] = {
         lambda x: f.batch_norm(x, None, None, training=True, eps=TINY_EPS), 3.0, expected=0.0
     ),
     "rms_norm_of_zeros": Edge(lambda x: f.rms_norm(x, x.shape[-1:], eps=TINY_EPS), 0.0, expected=0.0),
-    "cosine_similarity_of_zeros": Edge(
-        lambda x: f.cosine_similarity(x, x, eps=TINY_EPS), 0.0, expected=0.0, lost={"cpu-fp16": NO_RULE}
-    ),
+    "cosine_similarity_of_zeros": Edge(lambda x: f.cosine_similarity(x, x, eps=TINY_EPS), 0.0, expected=0.0),
     "cosine_similarity_beyond_the_range": Edge(lambda x: f.cosine_similarity(x, x), 300.0, expected=1.0),
     "norm_of_zeros": Edge(lambda x: x.norm(dim=-1), 0.0, expected=0.0),
     "vector_norm_of_zeros": Edge(lambda x: torch.linalg.vector_norm(x, dim=-1), 0.0, expected=0.0),
@@ -87,7 +74,7 @@ EDGES: dict[str, Edge] = {
     "layer_norm_beyond_the_range": Edge(lambda x: f.layer_norm(_alternating(x), x.shape[-1:]).abs(), 3e4, expected=1.0),
     "rms_norm_beyond_the_range": Edge(lambda x: f.rms_norm(x, x.shape[-1:]), 3e4, expected=1.0),
     "avg_pool_beyond_the_range": Edge(lambda x: f.avg_pool2d(_images(x), 4), 6e4, expected=6e4),
-    "logsumexp_of_many": Edge(lambda x: x.logsumexp(-1), 0.0, (2, 70000), expected=11.156, lost={"cpu-fp16": LOW_SUMS}),
+    "logsumexp_of_many": Edge(lambda x: x.logsumexp(-1), 0.0, (2, 70000), expected=11.156),
     "softmax_of_many": Edge(lambda x: x.softmax(-1) * 70000, 0.0, (2, 70000), expected=1.0),
     "softmax_of_large_logits": Edge(lambda x: _alternating(x).softmax(-1), 6e4),
     "log_softmax_of_large_logits": Edge(lambda x: (_alternating(x) / 2).log_softmax(-1), 6e4),
@@ -110,17 +97,8 @@ EDGES: dict[str, Edge] = {
 }
 
 
-def edges(target: Target) -> Iterator[object]:
-    for name, edge in EDGES.items():
-        reason = (edge.lost or {}).get(target.id)
-        if OLD and name == "rms_norm_of_zeros" and target.id == "cpu-fp16":
-            reason = "rms_norm adds eps in fp16 on torch 2.6, where it is zero; no longer on 2.9"
-        marks = [pytest.mark.xfail(reason=reason, raises=AssertionError, strict=True)] if reason else []
-        yield pytest.param(name, id=name, marks=marks)
-
-
 @pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")
-@pytest.mark.amp_parametrize("name", edges)
+@pytest.mark.amp_parametrize("name", lambda _: EDGES)
 def test_edges_are_finite(amp: SuiteAmp, name: str) -> None:
     """Results are finite forward and backward, from a weight whose gradient is float32."""
     edge = EDGES[name]

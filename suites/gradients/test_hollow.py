@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -13,7 +13,6 @@ from pytest_amp.amp import SuiteAmp
 from pytest_amp.cases import mlp
 from pytest_amp.failure import AmpFailure
 from pytest_amp.numerics import is_hollow, run_step
-from pytest_amp.run.targets import Target
 
 ROWS, CLASSES = 200, 40
 
@@ -39,23 +38,8 @@ LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "soft_margin": lambda x, y: f.soft_margin_loss(x, y.sign(), reduction="none"),
 }
 
-#: The CUDA list has no rule for cross_entropy_loss, and the operator requests its argument's own dtype of log_softmax.
-#: Smoothing and shares weigh and add rounded log-probabilities in float32: the result no longer shows it.
-ROUNDED_ON_CUDA = ("cross_entropy",)
 
-
-def losses(target: Target) -> Iterator[object]:
-    for name in LOSSES:
-        known = target.device.type == "cuda" and name in ROUNDED_ON_CUDA
-        reason = (
-            "cross_entropy asks log_softmax for the low dtype, which fp32_set_opt_dtype respects (no report found): "
-            "F.nll_loss(F.log_softmax(x, -1), t), or cross_entropy of .float() logits, is float32"
-        )
-        marks = [pytest.mark.xfail(reason=reason, raises=AmpFailure, strict=True)] if known else []
-        yield pytest.param(name, id=name, marks=marks)
-
-
-@pytest.mark.amp_parametrize("name", losses)
+@pytest.mark.amp_parametrize("name", lambda _: LOSSES)
 def test_losses_are_not_rounded(amp: SuiteAmp, name: str) -> None:
     hidden = torch.randn(ROWS, 16, device=amp.device.torch_device)
     head = torch.randn(CLASSES, 16, device=amp.device.torch_device)

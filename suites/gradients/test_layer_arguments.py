@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,10 +13,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from pytest_amp.amp import SuiteAmp
-from pytest_amp.cases import lacks_lstm_kernel
-from pytest_amp.failure import AmpFailure
 from pytest_amp.numerics import relative_error
-from pytest_amp.run.targets import Target
 
 from .expectations import expect_near
 
@@ -197,33 +194,9 @@ def _step(layer: nn.Module, inputs: list[Tensor], region: Any, call: Callable[..
 MOST = 12.0
 
 
-#: Found by this suite: the forward pass is right, and the gradient that the second direction's first step passes to
-#: the next is wrong by a third of its size. So it is for 8 rows and their multiples with 32 units and their multiples
-#: up to 256, not for other sizes, LSTM, GRU, float32, bfloat16, packed sequences, or one direction
-#: (docs/oracle-measured.md).
-OTHER_DIRECTION = (
-    "no report found: cuDNN's fp16 gradients of nn.RNN(bidirectional=True) are wrong for batches of 8 and units of 32 "
-    "(cuDNN 9.19, H200, torch 2.11): torch.backends.cudnn.flags(enabled=False) around the layer, or an LSTM or a GRU"
-)
-
-
-def layers(target: Target) -> Iterator[object]:
-    """Yield all layers; an LSTM that is not packed, projected or a cell is oneDNN's on a CPU, which may lack it."""
-    lacking = lacks_lstm_kernel(target.device.type, target.precision.name)
-    for name, layer in LAYERS.items():
-        other = {"packed", "projected", "LSTMCell"} & set(name.split(" "))
-        known = lacking if name.startswith("LSTM") and not other else None
-        if layer.evaluated and target.device.type == "cuda":
-            known = "cuDNN's backward pass of recurrent layers is refused in evaluation mode, with autocast or without"
-        marks = [pytest.mark.xfail(reason=known, raises=RuntimeError, strict=True)] if known else []
-        if name.startswith("RNN") and name.endswith("of whole tiles") and target.device.type == "cuda":
-            marks = [pytest.mark.xfail(reason=OTHER_DIRECTION, raises=AmpFailure, strict=True)]
-        yield pytest.param(name, id=name, marks=marks)
-
-
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor", "ignore:Support for mismatched key_padding_mask")
 @pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
-@pytest.mark.amp_parametrize("name", layers)
+@pytest.mark.amp_parametrize("name", lambda _: LAYERS)
 def test_layer_with_arguments(amp: SuiteAmp, name: str) -> None:
     layer, device = LAYERS[name], amp.device.torch_device
     dtypes: dict[str, torch.dtype] = {}

@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
 from torch import nn
 
 from pytest_amp.amp import SuiteAmp
-from pytest_amp.cases import lacks_lstm_kernel
-from pytest_amp.failure import AmpFailure
 from pytest_amp.numerics import run_step
-from pytest_amp.run.targets import Target
 
 from .layers import LAYERS, case_of
 
 
-def layers(target: Target) -> Iterator[object]:
-    """Yield all layers; an LSTM is expected to fail where this machine has no kernel for it."""
-    reason = lacks_lstm_kernel(target.device.type, target.precision.name)
-    known = pytest.mark.xfail(reason=reason or "", raises=AmpFailure, strict=True)
-    for name in LAYERS:
-        yield pytest.param(name, id=name, marks=[known] if reason and name == "LSTM" else [])
-
-
-@pytest.mark.amp_parametrize("name", layers)
+@pytest.mark.amp_parametrize("name", lambda _: LAYERS)
 def test_layer(amp: SuiteAmp, name: str) -> None:
     amp.check_gradients(case_of(name, LAYERS[name]))
 

@@ -2,36 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 
 from pytest_amp.amp import SuiteAmp
-from pytest_amp.failure import AmpFailure
 from pytest_amp.numerics import check_operator, measure_operator
-from pytest_amp.run.targets import Target
 
 from .long_losses import LOSSES
 
-#: Known errors of CUDA by name, and their workarounds.
-ROUNDED_ON_CUDA = (
-    "cross_entropy asks log_softmax for the low dtype, which fp32_set_opt_dtype respects (no report found): "
-    "F.nll_loss(F.log_softmax(x, -1), t), or cross_entropy of .float() logits, is float32"
-)
-ON_CUDA = dict.fromkeys(("cross_entropy", "cross_entropy_ignoring", "cross_entropy_of_images"), ROUNDED_ON_CUDA)
-
-
-def losses(target: Target) -> Iterator[object]:
-    """Yield LOSSES, expected to fail where their device has a known error."""
-    for name in LOSSES:
-        reason = ON_CUDA.get(name) if target.device.type == "cuda" else None
-        marks = [pytest.mark.xfail(reason=reason, raises=AmpFailure, strict=True)] if reason else []
-        yield pytest.param(name, id=name, marks=marks)
-
 
 @pytest.mark.filterwarnings("ignore:reduction. 'mean' divides:UserWarning")  # kl_div's advice to its users
-@pytest.mark.amp_parametrize("name", losses)
+@pytest.mark.amp_parametrize("name", lambda _: LOSSES)
 def test_losses_and_their_gradients(amp: SuiteAmp, name: str) -> None:
     """Losses with each reduction are float32 where the device has the rule, in values as in name."""
     logits, targets = torch.randn(1024, 24).to(amp.dtype), torch.randn(1024, 24)

@@ -29,26 +29,11 @@ def test_module(amp: SuiteAmp, name: str) -> None:
     amp.check_gradients(case_of(name, MODULES[name]))
 
 
-#: Log-probabilities of rare classes are written into a tensor of the dtype of the input.
-CLUSTERS = (
-    "pytorch/pytorch#44724: AdaptiveLogSoftmaxWithLoss copies log-probabilities in the dtype that the region gives "
-    "them into a tensor that has the dtype of its input, and raises where these are two"
-)
-
-
-def inputs(target: Target) -> Iterator[object]:
-    """Yield input dtypes; the one that log_softmax does not return (low on a CPU, else float32) is refused."""
-    refused = "float32" if target.device.type == "cpu" else "low"
-    for name in ("float32", "low"):
-        mark = pytest.mark.xfail(reason=CLUSTERS, raises=RuntimeError, strict=True)
-        yield pytest.param(name, id=name, marks=[mark] if name == refused else [])
-
-
 #: Of u: log-probabilities of a head and of a cluster are added, each of which is rounded, as the input and weights are.
 MOST = 4.0
 
 
-@pytest.mark.amp_parametrize("given", inputs)
+@pytest.mark.amp_parametrize("given", lambda _: ("float32", "low"))
 def test_an_adaptive_softmax_learns_of_rare_classes(amp: SuiteAmp, given: str) -> None:
     """Outputs and gradients in training are near float64's."""
     device = amp.device.torch_device

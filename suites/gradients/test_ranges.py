@@ -87,9 +87,6 @@ def test_masked_softmax_is_finite(amp: SuiteAmp, mask: str) -> None:
     assert finite(mixed, q.grad, k.grad, v.grad)
 
 
-@pytest.mark.amp(
-    xfail={"cpu-fp16": "log_softmax on a CPU keeps its sums in fp16 (its maxima, too: pytorch/pytorch#158310)"}
-)
 def test_log_softmax_of_long_rows_is_finite(amp: SuiteAmp) -> None:
     """Sum the exponentials of 70000 equal logits, which is beyond fp16."""
     logits = torch.zeros(2, 70000, device=amp.device.torch_device)
@@ -99,9 +96,6 @@ def test_log_softmax_of_long_rows_is_finite(amp: SuiteAmp) -> None:
     assert finite(result)
 
 
-@pytest.mark.amp(
-    xfail={"cpu-fp16": "huggingface/diffusers#13316: eps=1e-12 is zero in fp16, and a CPU has no rule for norms"}
-)
 def test_normalize_of_a_zero_row_is_zero(amp: SuiteAmp) -> None:
     with amp.autocast():
         low = f.linear(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,12 +12,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from pytest_amp.amp import SuiteAmp
-from pytest_amp.cases import adds_up_low_convolutions
 from pytest_amp.data_files.releases import holds_in, release_of
 from pytest_amp.failure import AmpFailure
 from pytest_amp.numerics import check_reduction, measure_roundings, relative_error
 from pytest_amp.record import Value
-from pytest_amp.run.targets import Target
 
 
 @dataclass(frozen=True)
@@ -129,15 +127,7 @@ def test_sums_over_features(amp: SuiteAmp, name: str) -> None:
     check(amp, name, FORWARD[name], direction="features")
 
 
-def over_the_batch(target: Target) -> Iterator[object]:
-    """Yield BACKWARD; convolutions are expected to fail where this machine accumulates them in the low dtype."""
-    reason = adds_up_low_convolutions(target.device.type, target.precision.name)
-    known = pytest.mark.xfail(reason=reason or "", raises=AmpFailure, strict=True)
-    for name in BACKWARD:
-        yield pytest.param(name, id=name, marks=[known] if reason and name.startswith("conv") else [])
-
-
-@pytest.mark.amp_parametrize("name", over_the_batch)
+@pytest.mark.amp_parametrize("name", lambda _: BACKWARD)
 def test_sums_over_the_batch(amp: SuiteAmp, name: str) -> None:
     """Gradients of weight and bias sum over the whole batch."""
     check(amp, name, BACKWARD[name], direction="batch")

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from pytest_amp.amp import SuiteAmp
-from pytest_amp.cases import lacks_lstm_kernel
 from pytest_amp.numerics import check_operator, measure_registered
 from pytest_amp.rules.named import NAMED, UNREACHABLE
 from pytest_amp.rules.samples import has_samples
@@ -23,14 +22,11 @@ LEFT_OUT = {
 
 
 def operators(target: Target) -> Iterator[object]:
-    """Yield operators with a rule; oneDNN's LSTM is expected to fail where this machine has no kernel for it."""
-    reason = lacks_lstm_kernel(target.device.type, target.precision.name)
+    """Yield operators with a rule."""
     for name, rule in sorted(expected(target.device.type, torch.__version__).items()):
         short = name.removeprefix("aten::")
         if rule.name is not RuleName.BANNED and has_samples(name) and short not in LEFT_OUT:
-            lacking = bool(reason) and short == "mkldnn_rnn_layer"
-            marks = [pytest.mark.xfail(reason=reason or "", raises=RuntimeError, strict=True)] if lacking else []
-            yield pytest.param(name, id=short, marks=marks)
+            yield pytest.param(name, id=short)
 
 
 def test_no_operator_is_forgotten(amp: SuiteAmp) -> None:

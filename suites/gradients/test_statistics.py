@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from pytest_amp.amp import SuiteAmp
-from pytest_amp.data_files.releases import release_of
 from pytest_amp.failure import AmpFailure
 from pytest_amp.numerics import exceeds, is_hollow, relative_error
 from pytest_amp.precision import FP32
@@ -38,21 +37,11 @@ def inputs(name: str, steps: int) -> list[Tensor]:
     return [batch.contiguous(memory_format=torch.channels_last) if "last" in name else batch for batch in batches]
 
 
-def layers(target: Target) -> Iterator[object]:
+def layers(_target: Target) -> Iterator[object]:
     """Yield each layer on inputs in the autocast dtype and in float32."""
     for name in LAYERS:
         for dtype in ("low", "float32"):
-            known = _rounds(target) if name == "InstanceNorm2d" and dtype == "low" else None
-            marks = [pytest.mark.xfail(reason=known, raises=AmpFailure, strict=True)] if known else []
-            yield pytest.param((name, dtype), id=f"{name}-{dtype}", marks=marks)
-
-
-def _rounds(target: Target) -> str | None:
-    """Return why instance_norm fails: on a CPU right in torch 2.6, wrong in 2.13 and 2.14; on CUDA wrong in 2.11."""
-    cpu = target.device.type == "cpu" and release_of(torch.__version__) >= (2, 11)
-    if cpu or target.device.type == "cuda":
-        return "instance_norm rounds float32 statistics to the dtype of a low input (on a CPU: pytorch/pytorch#164069)"
-    return None
+            yield pytest.param((name, dtype), id=f"{name}-{dtype}")
 
 
 @pytest.mark.amp_parametrize("layer_of", layers)
@@ -102,13 +91,7 @@ def test_evaluation_leaves_the_statistics_alone(amp: SuiteAmp) -> None:
         assert torch.equal(value, before[name]), f"{name} changed in evaluation mode"
 
 
-@pytest.mark.amp(
-    dtypes=["fp16"],
-    xfail={
-        "cpu-fp16": "pytorch/pytorch#115500: an overflow before BatchNorm spoils its statistics for good",
-        "cuda-fp16": "pytorch/pytorch#115500: an overflow before BatchNorm spoils its statistics for good",
-    },
-)
+@pytest.mark.amp(dtypes=["fp16"])
 def test_statistics_survive_an_overflow(amp: SuiteAmp) -> None:
     """GradScaler skips the step of an overflow; the statistics that the overflow changed stay."""
     device = amp.device.torch_device

@@ -19,11 +19,9 @@ from .expectations import module_dtypes
 
 
 def cases(target: Target) -> Iterator[object]:
-    """Yield the zoo and the cases of projects; the LSTM is expected to fail where this machine has no kernel for it."""
+    """Yield the zoo and the cases of projects."""
     for case in zoo():
-        reason = lacks_lstm_kernel(target.device.type, target.precision.name) if case.name == "lstm" else None
-        marks = [pytest.mark.xfail(reason=reason, raises=AmpFailure, strict=True)] if reason else []
-        yield pytest.param(case, id=case.name, marks=marks)
+        yield pytest.param(case, id=case.name)
     for case in target.added_cases():
         yield pytest.param(case, id=case.name)
 

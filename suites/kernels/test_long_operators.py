@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -11,9 +11,7 @@ from torch import Tensor
 
 from pytest_amp.amp import SuiteAmp
 from pytest_amp.data_files.releases import holds_in, release_of
-from pytest_amp.failure import AmpFailure
 from pytest_amp.numerics import MeasuredOperator, check_operator, confirmed_operator, measure_operator
-from pytest_amp.run.targets import Target
 
 from .long_operators import ELEMENTWISE, PRODUCTS, REDUCTIONS
 
@@ -38,33 +36,16 @@ def reduction(amp: SuiteAmp, name: str, length: int) -> MeasuredOperator:
     return confirmed_operator(draw, seed=amp.config.seed)
 
 
-LACKING_BEFORE_2_9 = "logcumsumexp"
-LACKS = "logcumsumexp_backward is not implemented for Half on a CPU before torch 2.9"
-
-
 #: Before torch 2.13 (2.12 was not tried) backward uses a formula of quadratic cost under a dispatch mode, as the
 #: oracle is one: 16384 values take minutes. The formula is made of prod, which a CPU multiplies in the low dtype.
 QUADRATIC = "cumprod"
 _BEFORE_2_13 = holds_in(release_of(torch.__version__), since=None, until="2.12")
-
-
-def lacks(name: str, target: Target) -> bool:
-    old = holds_in(release_of(torch.__version__), since=None, until="2.8")
-    return old and name == LACKING_BEFORE_2_9 and target.id == "cpu-fp16"
-
-
-def reductions(target: Target) -> Iterator[object]:
-    """Yield REDUCTIONS, expected to fail where torch lacks a kernel."""
-    for name in REDUCTIONS:
-        if name == QUADRATIC and _BEFORE_2_13:
-            continue
-        marks = [pytest.mark.xfail(reason=LACKS, raises=AmpFailure, strict=True)] if lacks(name, target) else []
-        yield pytest.param(name, id=name, marks=marks)
+WITHOUT_LENGTH = (QUADRATIC,) if _BEFORE_2_13 else ()
 
 
 # rms_norm of low-precision values with a float32 weight is not fused: pytorch/pytorch#167308, before 2.12 and on CPUs.
 @pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")
-@pytest.mark.amp_parametrize("name", reductions)
+@pytest.mark.amp_parametrize("name", lambda _: [name for name in REDUCTIONS if name not in WITHOUT_LENGTH])
 def test_sums_do_not_lose_with_length(amp: SuiteAmp, name: str) -> None:
     """Sums over 256 and over 16384 values keep their precision, forward and backward."""
     hold(amp, name, {str(length): reduction(amp, name, length) for length in (SHORT, LONG)})
@@ -72,31 +53,14 @@ def test_sums_do_not_lose_with_length(amp: SuiteAmp, name: str) -> None:
 
 #: An image of 256 pixels leaves 16 of float32's bits to the place between two of them; the statistics of 262144 rows,
 #: added one after the other, are off by the square root of as many float32 roundings (measured on a CPU: 2.7e-5).
-WITHOUT_GREAT_LENGTH = ("grid_sample", "batch_norm", *([QUADRATIC] if _BEFORE_2_13 else []))
-TOO_WIDE = (
-    "the number of elements of a window, 131072, is inf in fp16, and the gradient zero (no report found): "
-    "average in float32, or with mean()"
-)
-
-
-def great(target: Target) -> Iterator[object]:
-    """Yield the reductions of great length; a window is wider than fp16's largest value."""
-    for name in REDUCTIONS:
-        reason = None
-        if name == "avg_pool1d" and target.id == "cpu-fp16":
-            reason = TOO_WIDE
-        if lacks(name, target):
-            reason = LACKS
-        marks = [pytest.mark.xfail(reason=reason, raises=AmpFailure, strict=True)] if reason else []
-        if name not in WITHOUT_GREAT_LENGTH:
-            yield pytest.param(name, id=name, marks=marks)
+WITHOUT_GREAT_LENGTH = ("grid_sample", "batch_norm", *WITHOUT_LENGTH)
 
 
 # Run on a CPU (torch 2.13); not on CUDA yet.
 @pytest.mark.amp_long
 @pytest.mark.amp(devices=["cpu"])
 @pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")
-@pytest.mark.amp_parametrize("name", great)
+@pytest.mark.amp_parametrize("name", lambda _: [name for name in REDUCTIONS if name not in WITHOUT_GREAT_LENGTH])
 def test_sums_do_not_lose_with_great_length(amp: SuiteAmp, name: str) -> None:
     hold(amp, name, {str(LONGEST): reduction(amp, name, LONGEST)})
 

@@ -1,7 +1,4 @@
-"""Operators that users consider equivalent have the same rule; where torch breaks that, the report is named.
-
-Each expected failure is strict: a release that fixes it is announced.
-"""
+"""Operators that users consider equivalent have the same rule; where torch breaks that, known.toml names the report."""
 
 from __future__ import annotations
 
@@ -50,23 +47,12 @@ def _maker(amp: SuiteAmp) -> _Make:
     return make
 
 
-def _strict(value: str, report: str, *, raises: type[BaseException]) -> Any:
-    return pytest.param(value, id=value, marks=pytest.mark.xfail(strict=True, raises=raises, reason=report))
-
-
 def _dtype_of(amp: SuiteAmp, call: Callable[[_Make], torch.Tensor]) -> torch.dtype:
     with amp.device.tensors(), torch.no_grad(), amp.device.autocast(amp.dtype):
         return call(_maker(amp)).dtype
 
 
-def _products(target: Target) -> Iterable[Any]:
-    for name in _PRODUCTS:
-        broken = name == "_addmm_activation" and target.device.type in ("cuda", "xpu", "mps", "mtia")
-        report = "pytorch/pytorch#191796 has no rule there, addmm has"
-        yield _strict(name, report, raises=AmpFailure) if broken else name
-
-
-@pytest.mark.amp_parametrize("product", _products)
+@pytest.mark.amp_parametrize("product", lambda _: _PRODUCTS)
 def test_products_run_in_the_autocast_dtype(amp: SuiteAmp, product: str) -> None:
     dtype = _dtype_of(amp, _PRODUCTS[product])
     amp.observe(f"product {product}", dtype_name(dtype), kind="dtype")
@@ -75,11 +61,7 @@ def test_products_run_in_the_autocast_dtype(amp: SuiteAmp, product: str) -> None
 
 
 def _writes(target: Target) -> Iterable[Any]:
-    if target.device.type != "cpu":
-        return ["index_put", "scatter_add"]
-    report = "pytorch/pytorch#51730 promotes on CUDA only"
-    refused = [_strict(name, report, raises=RuntimeError) for name in ("index_add", "index_put", "scatter_add")]
-    return ["index_copy", *refused]
+    return _WRITES if target.device.type == "cpu" else ["index_put", "scatter_add"]
 
 
 @pytest.mark.amp_parametrize("write", _writes)
@@ -92,11 +74,6 @@ def test_indexed_writes_promote(amp: SuiteAmp, write: str) -> None:
     assert dtype == torch.float32
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=AmpFailure,
-    reason="pytorch/pytorch#191125 promote refuses the other format",
-)
 def test_16_bit_formats_that_meet_are_promoted(amp: SuiteAmp, examine: Examiner) -> None:
     """Require the fix; test_hand_cast shows today's behaviour, and an operator that is fixed before the others."""
     overloads = overloads_with(RuleName.PROMOTE)(amp.target)
@@ -106,9 +83,6 @@ def test_16_bit_formats_that_meet_are_promoted(amp: SuiteAmp, examine: Examiner)
 
 
 @pytest.mark.amp(fake=True, devices=["cuda", "xpu", "mps", "mtia"])
-@pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="pytorch/pytorch#191125 promote does not look at optional tensors"
-)
 def test_a_float32_bias_promotes_bilinear(amp: SuiteAmp) -> None:
     def call(make: _Make) -> torch.Tensor:
         low = amp.dtype
@@ -117,13 +91,7 @@ def test_a_float32_bias_promotes_bilinear(amp: SuiteAmp) -> None:
     assert _dtype_of(amp, call) == torch.float32
 
 
-def _layer_norms(target: Target) -> Iterable[Any]:
-    report = "intel/intel-extension-for-pytorch#731 layer_norm has no rule on the CPU"
-    name = "float32 with low weights"
-    return [_strict(name, report, raises=RuntimeError) if target.device.type == "cpu" else name]
-
-
-@pytest.mark.amp_parametrize("arguments", _layer_norms)
+@pytest.mark.amp_parametrize("arguments", lambda _: ["float32 with low weights"])
 def test_layer_norm_takes_mixed_dtypes(amp: SuiteAmp, arguments: str) -> None:
     def call(make: _Make) -> torch.Tensor:
         return functional.layer_norm(make(2, 8), (8,), make(8, dtype=amp.dtype), make(8, dtype=amp.dtype))

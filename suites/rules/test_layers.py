@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 import torch
 from torch import nn
 
 from pytest_amp.amp import SuiteAmp
-from pytest_amp.cases.limits import lacks_lstm_kernel
 from pytest_amp.precision import dtype_name
-from pytest_amp.run.targets import Target
 
 _CELLS = {"GRUCell": nn.GRUCell, "LSTMCell": nn.LSTMCell, "RNNCell": nn.RNNCell}
 _LAYERS = {"GRU": nn.GRU, "LSTM": nn.LSTM, "RNN": nn.RNN}
@@ -22,20 +19,7 @@ def _normal(amp: SuiteAmp, *shape: int, dtype: torch.dtype = torch.float32) -> t
     return torch.randn(shape).to(amp.device.torch_device, dtype)
 
 
-def _layers(target: Target) -> Iterable[Any]:
-    for name in _LAYERS:
-        report = None
-        if target.id == "cuda-bf16":
-            report = "pytorch/pytorch#42385 the rule of cuDNN's and MIOpen's layers is written for float16"
-        elif target.device.type == "cpu" and name == "GRU":
-            report = "pytorch/pytorch#45048 GRU answers float32 where LSTM and RNN answer in the autocast dtype"
-        elif target.device.type == "cpu" and name == "LSTM":
-            report = lacks_lstm_kernel(target.device.type, target.precision.name)
-        marks = () if report is None else pytest.mark.xfail(strict=True, reason=report)
-        yield pytest.param(name, id=name, marks=marks)
-
-
-@pytest.mark.amp_parametrize("layer", _layers)
+@pytest.mark.amp_parametrize("layer", lambda _: _LAYERS)
 def test_recurrent_layers_answer_in_the_autocast_dtype(amp: SuiteAmp, layer: str) -> None:
     module = _LAYERS[layer](4, 4).to(amp.device.torch_device)
     with amp.autocast():

@@ -30,7 +30,6 @@ FORMS: dict[str, dict[str, Any]] = {
     "no bias": {"bias": False},
 }
 LENGTHS = [4, 2]
-_HALF = "no report found: autocast's kernel of _cudnn_rnn casts to float16, whatever the region says (AutocastRNN.cpp)"
 
 
 def _state(kind: str, layer: nn.RNNBase, dtype: torch.dtype, device: torch.device, *, batch: int) -> Any:
@@ -111,7 +110,7 @@ def test_recurrent_layers_answer_as_they_did(amp: SuiteAmp, kind: str, form: str
 @pytest.mark.parametrize(
     "cudnn",
     [
-        pytest.param(True, marks=pytest.mark.amp(xfail={"cuda-bf16": _HALF}), id="cuDNN"),
+        pytest.param(True, id="cuDNN"),
         pytest.param(False, id="torch"),
     ],
 )

@@ -115,19 +115,12 @@ _MIXES = [
     (torch.bfloat16, torch.float32),
     (torch.float64, torch.bfloat16, torch.float32),
 ]
-_NO_BFLOAT16 = (
-    "pytorch/pytorch#127176: the check for inf has no kernel for bf16 on CUDA "
-    "(aten/src/ATen/native/cuda/AmpKernels.cu), and GradScaler refuses gradients that it takes on a CPU"
-)
 
 
-def _mixes(target: Target) -> Iterator[object]:
-    """Yield mixes of dtypes; the ones that CUDA is known to refuse are expected to fail."""
+def _mixes(_target: Target) -> Iterator[object]:
     for mix in _MIXES:
         name = "+".join(dtype_name(dtype) for dtype in mix)
-        refused = target.device.type == "cuda" and torch.bfloat16 in mix
-        known = pytest.mark.xfail(strict=True, raises=NotImplementedError, reason=_NO_BFLOAT16)
-        yield pytest.param(mix, id=name, marks=[known] if refused else [])
+        yield pytest.param(mix, id=name)
 
 
 @IMPLEMENTATION
@@ -307,11 +300,6 @@ def test_fused_optimizers_say_so(amp: SuiteAmp) -> None:
     assert all(actual[name] for name in ("SGD", "Adam", "AdamW"))
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="huggingface/accelerate#113: what the scaler knows of an optimizer it keeps by id(), so that a wrapper and "
-    "what it wraps are two, and their common gradients are divided twice",
-)
 def test_a_wrapper_and_what_it_wraps_are_one(amp: SuiteAmp, amp_scaler: ScalerFactory) -> None:
     parameter = _parameter(amp)
     inner = torch.optim.SGD([parameter], lr=0.5)
@@ -329,14 +317,7 @@ def test_a_wrapper_and_what_it_wraps_are_one(amp: SuiteAmp, amp_scaler: ScalerFa
     [
         "keyword",
         "none",
-        pytest.param(
-            "positional",
-            marks=pytest.mark.xfail(
-                strict=True,
-                reason="pfnet/pytorch-pfn-extras#636, skorch-dev/skorch#826: only the keyword is looked at, and LBFGS "
-                "steps on the scaled gradients of its closure",
-            ),
-        ),
+        "positional",
     ],
 )
 def test_lbfgs_is_refused(amp: SuiteAmp, amp_scaler: ScalerFactory, form: str) -> None:

@@ -14,7 +14,7 @@ from torch import nn
 from pytest_amp.amp import SuiteAmp
 from pytest_amp.failure import AmpFailure
 from pytest_amp.run.targets import Target
-from pytest_amp.scaler.optimizers import UPSTREAM, make_optimizer, optimizers_on, variant_of
+from pytest_amp.scaler.optimizers import make_optimizer, optimizers_on, variant_of
 
 from .training import INF, NAN, ScalerFactory
 
@@ -185,14 +185,6 @@ def test_a_skipped_step_changes_nothing(
     assert not all(torch.equal(old, p) for old, p in zip(before[0], parameters, strict=True)), "it never steps again"
 
 
-def _optimizers_from_the_first_step(target: Target) -> Iterator[object]:
-    for parameter_set in _optimizers(target):
-        assert isinstance(parameter_set, type(pytest.param()))
-        (optimizer,) = parameter_set.values
-        known = [pytest.mark.xfail(strict=True, reason=UPSTREAM[name]) for name in UPSTREAM if name == optimizer]
-        yield pytest.param(optimizer, id=parameter_set.id, marks=known)
-
-
 @contextlib.contextmanager
 def _memory_filled_with_nan() -> Iterator[None]:
     """Fill the memory of ``torch.empty`` with NaN, so that uninitialised state shows in each run."""
@@ -206,7 +198,7 @@ def _memory_filled_with_nan() -> Iterator[None]:
 
 
 @pytest.mark.filterwarnings("ignore:.*deterministic:UserWarning")
-@pytest.mark.amp_parametrize("optimizer", _optimizers_from_the_first_step)
+@EACH
 def test_a_skipped_first_step_makes_no_state(amp: SuiteAmp, amp_scaler: ScalerFactory, optimizer: str) -> None:
     """No state, or only zeros as in fused implementations: the following run has the bits of the run without."""
     runs = []

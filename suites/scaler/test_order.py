@@ -96,12 +96,7 @@ def test_a_failed_call_leaves_the_gradients_alone(amp: SuiteAmp, amp_scaler: Sca
     "form",
     [
         "keyword",
-        pytest.param(
-            "positional",
-            marks=pytest.mark.xfail(
-                strict=True, reason="pfnet/pytorch-pfn-extras#636: only the keyword is looked at, in GradScaler.step"
-            ),
-        ),
+        "positional",
     ],
 )
 def test_a_closure_is_refused(amp: SuiteAmp, amp_scaler: ScalerFactory, form: str) -> None:

@@ -252,13 +252,6 @@ def test_a_skipped_step_leaves_momentum_alone(amp: SuiteAmp, amp_scaler: ScalerF
     assert all(torch.equal(after[i]["momentum_buffer"], before[i]["momentum_buffer"]) for i in after)
 
 
-_RACE = (
-    "pytorch/pytorch#176429, which mends it for FSDP only: _MultiDeviceReplicator.get (torch/amp/grad_scaler.py) "
-    "copies scale and found-inf to the CPU with non_blocking=True. The CPU reads the inverse scale before it is there, "
-    "and what it found is overwritten by the copy that arrives later (seen on an H100 and an H200, torch 2.11)"
-)
-
-
 class _CopiesArrive(TorchFunctionMode):
     """Mode that synchronises after each ``Tensor.to`` that copies to the host, so that this race cannot be lost."""
 
@@ -294,7 +287,6 @@ def test_parameters_on_two_devices(amp: SuiteAmp, amp_scaler: ScalerFactory, whe
                 assert [p[0, 0].item() for p in parameters.values()] == [0.5, 0.5]
 
 
-@pytest.mark.xfail(strict=True, reason=_RACE)
 @pytest.mark.amp(devices=["cuda"])
 def test_an_overflow_on_the_host_is_not_lost(amp: SuiteAmp, amp_scaler: ScalerFactory) -> None:
     """Keep the GPU busy, so that the copy of found-inf always arrives after the CPU's check."""

@@ -115,13 +115,6 @@ def test_a_scaled_loss_keeps_its_dtype(amp: SuiteAmp, sharded: Callable[..., tor
     )
 
 
-_GROWS_TO_INF = (
-    "no report found: ShardedGradScaler._amp_update_scale_cpu_ multiplies without looking at the result; "
-    "the operator of everybody else, and of this one on CUDA, stops at the largest finite scale (pytorch/pytorch#98828)"
-)
-
-
-@pytest.mark.amp(xfail={"cpu-bf16": _GROWS_TO_INF, "cpu-fp16": _GROWS_TO_INF})
 def test_growth_stops_at_the_largest_finite_scale(amp: SuiteAmp, sharded: Callable[..., torch.amp.GradScaler]) -> None:
     run = training(amp, sharded(init_scale=2.0**127, growth_interval=1))
     run.plant(2.0**-127)

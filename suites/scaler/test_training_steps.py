@@ -94,12 +94,6 @@ def test_a_network_with_statistics_that_an_overflow_spoils(amp: SuiteAmp, nonfin
     amp.check_scaler(_normed("named" if nonfinite_buffers else "noted"), nonfinite_buffers=nonfinite_buffers)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=pytest.fail.Exception,
-    reason="pytorch/pytorch#115500: BatchNorm statistics are updated by a forward pass that overflows, and are NaN "
-    "ever after, although the step is skipped",
-)
 def test_statistics_survive_an_overflow(amp: SuiteAmp) -> None:
     torch.manual_seed(amp.config.seed)
     network = _normed("normed").build().to(amp.device.torch_device)

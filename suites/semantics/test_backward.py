@@ -104,11 +104,6 @@ def test_gradients_are_the_same_inside_the_region(amp: SuiteAmp) -> None:
     assert not different, f"gradients {different} differ between backward outside and inside the region"
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="pytorch/pytorch#120930: a region that is on when backward is called casts the products of backward, "
-    "float32 ones included",
-)
 def test_backward_inside_a_region_keeps_float32_forward(amp: SuiteAmp) -> None:
     """Models that ran in float32, in a disabled region or outside, have float32 gradients in any region."""
     gradients = []

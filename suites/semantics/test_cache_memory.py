@@ -148,11 +148,6 @@ CHANGES: dict[str, Callable[[nn.Linear], object]] = {
 }
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="no report found: the cache's key is the tensor, without its version (aten/src/ATen/autocast_mode.cpp, "
-    "cached_cast), so a weight that changes inside a region keeps its old copy until the region ends",
-)
 @pytest.mark.parametrize("way", CHANGES)
 def test_an_update_inside_a_region_is_seen(amp: SuiteAmp, layer: nn.Linear, batch: torch.Tensor, way: str) -> None:
     """A training loop inside one region (of the whole epoch, say) must not train on old weights."""

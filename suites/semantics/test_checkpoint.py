@@ -13,7 +13,6 @@ from pytest_amp.amp import SuiteAmp
 from pytest_amp.precision import dtype_name
 
 from .checkpoints import REENTRANT, Block, expect_same, gradients
-from .releases import NO_HISTORY
 from .state import OTHER, State, expect_state, product_dtype
 
 
@@ -36,12 +35,7 @@ CALLED: dict[str, Callable[[Block, torch.Tensor], torch.Tensor]] = {
 @pytest.mark.parametrize(
     ("called", "inside"),
     [
-        pytest.param(
-            name,
-            inside,
-            id=f"{name}, backward {'inside' if inside else 'outside'}",
-            marks=[NO_HISTORY] * (name == "reentrant" and inside),
-        )
+        pytest.param(name, inside, id=f"{name}, backward {'inside' if inside else 'outside'}")
         for name in CALLED
         for inside in (False, True)
     ],
@@ -56,19 +50,12 @@ def test_gradients_are_those_without_a_checkpoint(
     expect_same(amp, plain, actual)
 
 
-@pytest.mark.amp(
-    xfail={
-        "cuda": "no report found: checkpoint keeps the random state of the devices of positional arguments alone "
-        "(get_device_states(*args) in torch/utils/checkpoint.py): hand tensors over by position (H200, torch 2.11)"
-    }
-)
 def test_dropout_of_what_is_handed_over_by_keyword(amp: SuiteAmp, model: nn.Sequential) -> None:
     plain = gradients(amp, model, model)
     expect_same(amp, plain, gradients(amp, model, lambda batch: CALLED["by keyword"](model, batch)))
 
 
 @REENTRANT
-@NO_HISTORY
 def test_a_use_under_no_grad_inside_the_block(amp: SuiteAmp, model: nn.Sequential, *, reentrant: bool) -> None:
     """The recomputation sees a different cast cache than forward did (pytorch/pytorch#141896)."""
 

@@ -150,11 +150,6 @@ def test_gradients_are_those_of_the_plain_operator(amp: SuiteAmp) -> None:
     assert torch.allclose(actual, expected, rtol=0, atol=8 * 2.0**-24 * float(expected.abs().max()))
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=AttributeError,
-    reason="pytorch/pytorch#132388: with a separate setup_context, custom_fwd writes its notes onto the first argument",
-)
 @pytest.mark.parametrize("cast_inputs", [None, torch.float32], ids=["as is", "float32"])
 def test_a_separate_setup_context_works(amp: SuiteAmp, cast_inputs: torch.dtype | None) -> None:
     device_type = amp.device.type

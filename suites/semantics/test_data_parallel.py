@@ -14,10 +14,6 @@ from pytest_amp.amp import SuiteAmp
 from .state import State
 
 ON_CUDA = pytest.mark.amp(devices=["cuda"])  # parallel_apply asks for an accelerator's stream, on a CPU, too
-_DTYPE = (
-    "no report found: torch/nn/parallel/parallel_apply.py takes to its threads whether autocast is on, not in which "
-    "dtype: they compute in float16"
-)
 
 
 class _Seen(nn.Module):
@@ -66,7 +62,7 @@ def test_parallel_apply_takes_the_region_along(amp: SuiteAmp, *, enabled: bool) 
     assert [output.dtype is torch.float32 for output in actual] == [not enabled, not enabled]
 
 
-@pytest.mark.amp(devices=["cuda"], xfail={"cuda-bf16": _DTYPE})
+@pytest.mark.amp(devices=["cuda"])
 def test_parallel_apply_takes_the_dtype_along(amp: SuiteAmp) -> None:
     model, parts = _Seen(amp), _parts(amp)
     with amp.autocast():
@@ -109,9 +105,7 @@ def test_data_parallel_on_one_device_is_the_module(amp: SuiteAmp) -> None:
 
 
 @ON_CUDA
-@pytest.mark.parametrize(
-    "where", [pytest.param("around", marks=pytest.mark.amp(xfail={"cuda-bf16": _DTYPE})), "inside"]
-)
+@pytest.mark.parametrize("where", ["around", "inside"])
 def test_data_parallel_on_two_devices_is_one_device(amp: SuiteAmp, where: str) -> None:
     """Compare results of the whole batch, and gradients, which are summed over the devices."""
     if torch.cuda.device_count() < 2:

@@ -74,11 +74,6 @@ def test_each_call_restores_what_it_found(amp: SuiteAmp) -> None:
     expect_state(amp, "in a region, after a decorated function that raised", after, before, likely=likely)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="pytorch/pytorch#44531, as it was for no_grad: one autocast object serves every call, and keeps only the "
-    "state that its innermost call found",
-)
 def test_a_recursive_function_restores_what_it_found(amp: SuiteAmp) -> None:
     @torch.autocast(amp.device.type, amp.dtype)
     def recurse(depth: int) -> None:
@@ -155,10 +150,6 @@ def test_every_kind_of_method_runs_in_the_region(amp: SuiteAmp) -> None:
     assert decorated() is amp.dtype
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="pytorch/pytorch#44531, as it was for no_grad: the autocast object keeps only what its last entry found",
-)
 def test_an_object_entered_in_itself_restores_what_it_found(amp: SuiteAmp) -> None:
     before, default = State.now(amp.device.type), torch.get_autocast_dtype(amp.device.type)
     region = torch.autocast(amp.device.type, amp.dtype)

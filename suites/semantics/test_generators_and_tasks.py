@@ -13,8 +13,6 @@ from pytest_amp.amp import SuiteAmp
 
 from .state import OTHER, State, expect_state, product_dtype
 
-_THREADS_OWN = "no report found: the state is the thread's, not a contextvar, and a suspended {} holds its region on"
-
 
 def _product(amp: SuiteAmp) -> torch.dtype:
     return product_dtype(amp.device.torch_device)
@@ -52,7 +50,6 @@ def test_a_generators_region_ends_with_it(amp: SuiteAmp, ends: str) -> None:
     expect_state(amp, f"after a generator that was {ends}", after, before, likely="its region is not left")
 
 
-@pytest.mark.xfail(strict=True, reason=_THREADS_OWN.format("generator"))
 def test_a_suspended_generator_leaves_its_consumer_alone(amp: SuiteAmp) -> None:
     def generate() -> Generator[int]:
         with amp.autocast():
@@ -66,7 +63,6 @@ def test_a_suspended_generator_leaves_its_consumer_alone(amp: SuiteAmp) -> None:
     assert actual is torch.float32, f"the consumer of a generator that holds a region computes in {actual}"
 
 
-@pytest.mark.xfail(strict=True, reason=_THREADS_OWN.format("generator"))
 def test_generators_that_take_turns_leave_the_state_as_it_was(amp: SuiteAmp) -> None:
     """Without nesting, the first one to begin ends first, and restores the state that the other one saw."""
 
@@ -145,7 +141,6 @@ def test_work_handed_to_a_thread_is_outside(amp: SuiteAmp) -> None:
     assert asyncio.run(request()) == [amp.dtype, torch.float32]
 
 
-@pytest.mark.xfail(strict=True, reason=_THREADS_OWN.format("task"))
 def test_a_waiting_task_leaves_the_others_alone(amp: SuiteAmp) -> None:
     """A handler without a region must compute in float32, in a server whose other handlers await inside a region."""
 
@@ -169,7 +164,6 @@ def test_a_waiting_task_leaves_the_others_alone(amp: SuiteAmp) -> None:
     assert actual is torch.float32
 
 
-@pytest.mark.xfail(strict=True, reason=_THREADS_OWN.format("task"))
 def test_interleaved_tasks_leave_the_state_as_it_was(amp: SuiteAmp) -> None:
     async def request(turns: int) -> None:
         with amp.autocast():

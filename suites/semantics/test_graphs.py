@@ -15,8 +15,6 @@ from pytest_amp.amp import SuiteAmp
 
 pytestmark = pytest.mark.amp(devices=["cuda"])  # a CPU has no graphs to capture
 
-_OUTSIDE = "pytorch/pytorch#71631: a copy in the cast cache and a graph do not know of each other"
-
 
 def _captured(
     function: Callable[[], torch.Tensor], warm_up: Callable[[], object]
@@ -74,7 +72,7 @@ def test_a_region_inside_a_capture_casts_at_each_replay(
 
 @pytest.mark.parametrize(
     "cache",
-    [pytest.param(True, marks=pytest.mark.xfail(strict=True, reason=_OUTSIDE)), False],
+    [True, False],
     ids=["cache", "no cache"],
 )
 def test_a_capture_inside_a_region_casts_at_each_replay(
@@ -95,7 +93,7 @@ def test_a_capture_inside_a_region_casts_at_each_replay(
 
 @pytest.mark.parametrize(
     "cache",
-    [pytest.param(True, marks=pytest.mark.xfail(strict=True, reason=_OUTSIDE)), False],
+    [True, False],
     ids=["cache", "no cache"],
 )
 def test_a_region_goes_on_after_a_capture(amp: SuiteAmp, layer: nn.Linear, batch: torch.Tensor, *, cache: bool) -> None:

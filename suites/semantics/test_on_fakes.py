@@ -41,19 +41,11 @@ def test_a_generator_of_regions_nests(amp: SuiteAmp) -> None:
     expect_state(amp, "as products tell it", actual, expected, likely="a region does not restore what it found")
 
 
-_ASKS_MACOS = (
-    "no report found: in a region of bfloat16 the one of custom_fwd, which is off, asks torch's MPS back end for the "
-    "version of macOS (torch/amp/autocast_mode.py of 2.9.1; 2.10.0 does not)"
-)
-
-
-def _regions_and_casts(target: Target) -> Iterator[object]:
+def _regions_and_casts(_target: Target) -> Iterator[object]:
     """Yield regions, on or off, and the dtypes of custom_fwd's casts."""
     for region in ("on", "off", "none"):
         for name, cast_inputs in (("as is", None), ("float32", torch.float32), ("float16", torch.float16)):
-            asks = RELEASE < (2, 10) and target.id == "fake-mps-bf16" and region == "on" and cast_inputs is not None
-            marks = [pytest.mark.xfail(strict=True, raises=RuntimeError, reason=_ASKS_MACOS)] if asks else []
-            yield pytest.param((region, cast_inputs), id=f"{region}-{name}", marks=marks)
+            yield pytest.param((region, cast_inputs), id=f"{region}-{name}")
 
 
 @pytest.mark.amp_parametrize("region_and_cast", _regions_and_casts)

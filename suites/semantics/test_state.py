@@ -189,9 +189,6 @@ def test_a_device_type_without_autocast_is_refused(amp: SuiteAmp) -> None:
         torch.autocast(amp.device.torch_device, amp.dtype)  # type: ignore[arg-type]
 
 
-@pytest.mark.amp(
-    xfail={"cuda": "torch.autocast checks the dtype on every device but CUDA (torch/amp/autocast_mode.py, __init__)"}
-)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.int32], ids=dtype_name)
 def test_a_dtype_that_is_no_autocast_dtype_disables_the_region(amp: SuiteAmp, dtype: torch.dtype) -> None:
     """The region warns and lists the dtypes that the device supports."""

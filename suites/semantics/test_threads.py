@@ -149,16 +149,12 @@ def test_backward_in_another_thread_is_outside_every_region(amp: SuiteAmp) -> No
     assert torch.equal(layer.weight.grad, layer.weight.grad.to(amp.dtype).float()), "backward multiplied in float32"
 
 
-_SHARED = "no report found: the cast cache is the process's, while dtype and nesting are a thread's (autocast_mode.cpp)"
-
-
 def _another(function: Callable[[], None]) -> None:
     thread = threading.Thread(target=function)
     thread.start()
     thread.join()
 
 
-@pytest.mark.xfail(strict=True, reason=_SHARED)
 def test_a_thread_of_another_dtype_gets_a_copy_of_its_own(amp: SuiteAmp) -> None:
     """Serve requests of one model in bf16 and in fp16."""
     layer = nn.Linear(8, 8, bias=False).to(amp.device.torch_device)
@@ -178,7 +174,6 @@ def test_a_thread_of_another_dtype_gets_a_copy_of_its_own(amp: SuiteAmp) -> None
     assert observed == [OTHER[amp.dtype]]
 
 
-@pytest.mark.xfail(strict=True, reason=_SHARED)
 def test_a_thread_that_leaves_its_region_drops_nobody_elses_copies(amp: SuiteAmp) -> None:
     """Otherwise a training loop would cast its weights again whenever a data thread leaves a region."""
     layer = nn.Linear(8, 24, bias=False).to(amp.device.torch_device)
@@ -195,11 +190,6 @@ def test_a_thread_that_leaves_its_region_drops_nobody_elses_copies(amp: SuiteAmp
     assert sum(call.operator == "aten::_to_copy" and call.tensors[:1] == ("float32[24, 8]",) for call in calls) == 1
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="no report found: a decorated function has one autocast object for all threads, which keeps what the last "
-    "entry found (the kind of pytorch/pytorch#44531)",
-)
 def test_a_decorated_function_serves_two_threads_at_once(amp: SuiteAmp) -> None:
     """The first thread to enter restores its own state, though the other one is still inside."""
     inside, leave = threading.Event(), threading.Event()

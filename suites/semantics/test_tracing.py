@@ -15,7 +15,6 @@ from torch.fx.experimental import proxy_tensor
 from pytest_amp.amp import SuiteAmp
 from pytest_amp.precision import dtype_name
 
-from .releases import EXPORTED_DTYPES
 from .state import OTHER, State
 
 QUIET = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
@@ -33,21 +32,7 @@ class _Twice(nn.Module):
 
 
 @QUIET
-@pytest.mark.parametrize(
-    "cache",
-    [
-        pytest.param(
-            True,
-            marks=pytest.mark.xfail(
-                strict=True,
-                raises=RuntimeError,
-                reason="pytorch/pytorch#50231: the trace takes the cached copy for a constant that requires grad",
-            ),
-        ),
-        False,
-    ],
-    ids=["cache", "no cache"],
-)
+@pytest.mark.parametrize("cache", [True, False], ids=["cache", "no cache"])
 def test_jit_trace_works_in_a_region(amp: SuiteAmp, *, cache: bool) -> None:
     """Trace without the cache, as torch's documentation says; the traced casts are part of the graph."""
     model = _Twice().to(amp.device.torch_device)
@@ -125,16 +110,8 @@ def _fp16_region(left: torch.Tensor, right: torch.Tensor) -> tuple[torch.Tensor,
     return low, wide
 
 
-_LIMITATION = (
-    "known limitation (torch/csrc/jit/JIT-AUTOCAST.md): a script's own regions do not nest in eager ones, whose "
-    "setting wins"
-)
-
-
 @QUIET
-@pytest.mark.parametrize(
-    "ambient", ["none", pytest.param("other dtype", marks=pytest.mark.xfail(strict=True, reason=_LIMITATION))]
-)
+@pytest.mark.parametrize("ambient", ["none", "other dtype"])
 def test_a_scripts_own_regions_decide(amp: SuiteAmp, ambient: str) -> None:
     matrix = torch.randn(4, 4, device=amp.device.torch_device)
     script = torch.jit.script(_bf16_region if amp.dtype is torch.bfloat16 else _fp16_region)
@@ -232,7 +209,7 @@ def _exported(amp: SuiteAmp) -> tuple[Any, Any, torch.Tensor]:
 
 
 @QUIET
-@pytest.mark.parametrize("kind", [pytest.param("recorded", marks=EXPORTED_DTYPES), "run", "decomposed"])
+@pytest.mark.parametrize("kind", ["recorded", "run", "decomposed"])
 def test_an_exported_program_keeps_its_regions(amp: SuiteAmp, kind: str) -> None:
     """Compare recorded dtypes, results, and results after regions are decomposed into casts."""
     program, module, batch = _exported(amp)
@@ -247,19 +224,7 @@ def test_an_exported_program_keeps_its_regions(amp: SuiteAmp, kind: str) -> None
 
 
 @QUIET
-@pytest.mark.parametrize(
-    "kind",
-    [
-        "run",
-        pytest.param(
-            "decomposed",
-            marks=pytest.mark.xfail(
-                strict=True,
-                reason="no report found: a decomposed program has casts and no regions; a region around it casts again",
-            ),
-        ),
-    ],
-)
+@pytest.mark.parametrize("kind", ["run", "decomposed"])
 def test_an_exported_programs_regions_decide(amp: SuiteAmp, kind: str) -> None:
     """Programs run in a region of the other dtype keep their own regions and disabled regions."""
     program, _, batch = _exported(amp)
@@ -285,11 +250,6 @@ def test_a_program_exported_in_a_region_is_recorded_in_its_dtype(amp: SuiteAmp) 
     assert decomposed.module()(batch).dtype is amp.dtype, "the casts of a decomposed program are gone outside"
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="no report found: the region around torch.export.export is no part of the program, which says bfloat16 or "
-    "float16 of its result and computes in float32",
-)
 def test_a_program_exported_in_a_region_computes_in_it(amp: SuiteAmp) -> None:
     module = _Linear().to(amp.device.torch_device).eval()
     batch = torch.randn(2, 4, device=amp.device.torch_device)

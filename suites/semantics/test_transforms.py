@@ -17,14 +17,6 @@ from pytest_amp.precision import dtype_name
 from .models import loss_of
 from .state import OTHER, expect_dtype
 
-_REPORT = "pytorch/pytorch#105442: under vmap the operator's batching rule runs below autocast, in float32"
-#: conv1d's batching rule calls aten::convolution, for which CUDA has an autocast kernel, and the CPU has none.
-_VMAP = {
-    "linear": pytest.mark.xfail(strict=True, reason=_REPORT),
-    "addmm": pytest.mark.xfail(strict=True, reason=_REPORT),
-    "conv1d": pytest.mark.amp(xfail={"cpu": _REPORT}),
-}
-
 #: Functions of one row of length 8, by operators with autocast rules; ``m`` is an 8 by 8 matrix.
 VMAPPED: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "matmul": lambda row, m: row @ m,
@@ -38,10 +30,7 @@ VMAPPED: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
 }
 
 
-@pytest.mark.parametrize(
-    "operator",
-    [pytest.param(key, marks=_VMAP.get(key, ())) for key in VMAPPED],
-)
+@pytest.mark.parametrize("operator", VMAPPED)
 def test_vmap_computes_in_the_same_dtype(amp: SuiteAmp, operator: str) -> None:
     matrix, rows = (torch.randn(size, 8, device=amp.device.torch_device) for size in (8, 3))
 

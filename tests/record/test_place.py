@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_amp.known.accepted import Known, read_known
+from pytest_amp.known.rows import Known, read_known
 from pytest_amp.record import Record, read_record, write_record
 
 RECORD = Record(())
@@ -51,4 +51,4 @@ def test_a_mark_of_byte_order_is_no_part_of_a_file(tmp_path: Path) -> None:
     assert read_record(tmp_path / "saved.json") == read_record(tmp_path / "new.json")
     known = '[[known]]\r\nkey = "rules/*"\r\nreason = "a"\r\nreport = "b"\r\n'
     (tmp_path / "known.toml").write_bytes(b"\xef\xbb\xbf" + known.encode())
-    assert read_known(tmp_path / "known.toml") == (Known("rules/*", "a", "b"),)
+    assert read_known(tmp_path / "known.toml") == (Known(("rules/*",), "a", "b"),)

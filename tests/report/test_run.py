@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_amp.known.accepted import Known
+from pytest_amp.known.rows import Known
 from pytest_amp.record import Baseline, Record, from_baseline
 from pytest_amp.report.markdown import page
 from pytest_amp.report.once import shortened
@@ -30,7 +30,7 @@ def run() -> Run:
         FailedTest(f"test_it.py[{dtype}]", f"cuda-{dtype}", "rules", "AmpFailure: mm", TEXT.format(dtype, dtype))
         for dtype in ("bf16", "fp16")
     )
-    known = AcceptedFault(Known("rules/*/*/none", "a reason", "owner/repo#1"), None, may_exist=False)
+    known = AcceptedFault(Known(("rules/*/*/none",), "a reason", "owner/repo#1"), None, may_exist=False)
     return Run(
         record=new,
         torch="2.13.0",

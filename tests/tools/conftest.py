@@ -11,6 +11,7 @@ from tests.project import ROOT
 from tools.fingerprints.update import carried
 from tools.release_support import pages
 from tools.release_support.differences import CHANGES
+from tools.release_support.faults import FILE as FAULTS
 from tools.release_support.proposal import SPEC
 
 
@@ -18,12 +19,10 @@ from tools.release_support.proposal import SPEC
 def checkout(tmp_path: Path) -> Path:
     """Return a copy of the files of the checkout that the tool changes."""
     root = tmp_path / "checkout"
-    for name in (SPEC, CHANGES, pages.MATRIX, pages.CHANGELOG, pages.FINGERPRINT, pages.RULES, pages.UPGRADE):
+    for name in (SPEC, CHANGES, FAULTS, pages.MATRIX, pages.CHANGELOG, pages.FINGERPRINT, pages.RULES, pages.UPGRADE):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(ROOT / name, root / name)
     fingerprints = root / "pytest_amp" / "fingerprint"
     fingerprints.mkdir()
     shutil.copyfile(carried(), fingerprints / "fingerprints.txt")
-    (root / "suites" / "distributed").mkdir(parents=True)
-    (root / "suites" / "rules").mkdir(parents=True)
     return root

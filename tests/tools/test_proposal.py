@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from pytest_amp.data_files import toml
-from pytest_amp.known.torch_faults import FILE, faults_beside
+from pytest_amp.data_files.releases import release_of
+from pytest_amp.known.expected import FILE, fault_of
+from pytest_amp.known.rows import read_known
 from pytest_amp.record import FIXED, Failure, Kind, Observation, Record
 from pytest_amp.rules.spec import parse_spec
 from tests.project import ROOT
@@ -112,20 +114,48 @@ def test_mended_fault_has_a_row_for_where_it_was_seen(checkout: Path) -> None:
     one = Failure("rules/cpu/bf16/test_x::test_y", f"{FIXED}no report found: odd passes on cpu-bf16; remove it")
     red = Failure("rules/cpu/bf16/test_x::test_z", "AmpFailure: softmax is low")
     actual = proposal(checkout, record(f"{NEXT}.0", failures=(*both, one, red)))
-    (checkout / "suites" / FILE).write_text(actual.files[f"suites/{FILE}"], encoding="utf-8")
-    first, second = faults_beside(checkout / "suites" / "distributed")
-    assert (first.key, first.report, first.reason, first.until) == (
-        MENDED.format("*"),
+    file = checkout / "suites" / FILE
+    file.write_text(actual.files[f"suites/{FILE}"], encoding="utf-8")
+    first, second = read_known(file)[-2:]
+    assert (first.keys, first.report, first.reason, first.until) == (
+        (MENDED.format("*").replace("cpu/*", "*"),),
         "pytorch/pytorch#1, #2",
         "why",
         LAST,
     )
-    assert (second.key, second.report) == ("rules/cpu/bf16/test_x::test_y", "no report found")
+    assert (first.devices, first.dtypes) == (("cpu",), ())
+    assert (second.keys, second.report) == (("rules/*/test_x::test_y",), "no report found")
+    assert (second.devices, second.dtypes) == (("cpu",), ("bf16",))
     page = human_list(actual)
     assert "- AmpFailure: softmax is low: rules/cpu/bf16/test_x::test_z" in page
     assert "on a GPU: make gate AMP_DEVICE=cuda" in page
     again = proposal(checkout, record(f"{NEXT}.0", failures=tuple(both)))
     assert f"suites/{FILE}" not in again.files  # the rows exist
+
+
+def test_mended_fault_keeps_the_columns_of_its_row(checkout: Path) -> None:
+    """The new row decides on earlier releases, too: there nothing changes."""
+    file = checkout / "suites" / FILE
+    columns = ('reason = "why"', 'report = "a/b#1"', 'since = "2.8"', 'raises = "KeyError"')
+    row = "\n".join(["[[known]]", 'key = "rules/*/test_x::test_y[*]"', *columns, ""])
+    file.write_text(row, encoding="utf-8")
+    key = "rules/cpu/bf16/test_x::test_y[a]"
+    fixed = Failure(key, f"{FIXED}a/b#1: why passes on cpu-bf16; end its row in {FILE}")
+    file.write_text(
+        proposal(checkout, record(f"{NEXT}.0", failures=(fixed,))).files[f"suites/{FILE}"], encoding="utf-8"
+    )
+    rows = read_known(file)
+    assert (rows[1].keys, rows[1].since, rows[1].until, rows[1].raises) == (
+        ("rules/*/test_x::test_y[a]",),
+        "2.8",
+        LAST,
+        ("KeyError",),
+    )
+    expected = {"2.7": None, "2.8": rows[1], LAST: rows[1], NEXT: None}
+    for release, fault in expected.items():
+        assert fault_of(key, rows, release_of(release), device_type="cpu", precision="bf16") is fault
+    on_cuda = fault_of(key.replace("cpu", "cuda"), rows, release_of(NEXT), device_type="cuda", precision="bf16")
+    assert on_cuda is rows[0]
 
 
 def test_difference_has_the_reason_of_the_release_notes(checkout: Path, tmp_path: Path) -> None:

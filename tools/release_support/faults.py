@@ -1,41 +1,65 @@
-"""Known faults that a release fixes: the rows of ``suites/amp_faults.toml`` that its record requires."""
+"""Known faults that a release fixes: the rows of ``suites/known.toml`` that its record requires."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 from pytest_amp.data_files import toml
+from pytest_amp.data_files.releases import release_of
+from pytest_amp.known.rows import Known
 from pytest_amp.record import FIXED, Failure
 from tools.release_support.spec_rows import written
 
-FILE = "suites/amp_faults.toml"
-HEAD = """\
-# Faults of torch that a release mends, or brings: of tests in the packages beside this file.
-# key: the key of tests, in which * stands for anything. until: the last release with a fault that the test declares.
-# since: the first release in which a test is expected to fail that declares nothing.
-"""
+FILE = "suites/known.toml"
 _REPORT = re.compile(r"^(?P<report>[\w.-]+/[\w.-]+#[0-9]+(?:, #[0-9]+)*|no report found): (?P<reason>.*)$")
 _DTYPES = {"bf16", "fp16"}
+#: A row of the file, by column.
+Row: TypeAlias = "dict[str, str | list[str]]"
 
 
-def rows(failures: Iterable[Failure], last: str) -> list[dict[str, str]]:
+def rows(failures: Iterable[Failure], last: str, known: Sequence[Known]) -> list[Row]:
     """Return a row for each expected failure that passes: its fault existed until ``last``.
 
-    A key covers no device and no dtype on which the test did not pass: on CUDA the expected failure stays.
+    A row covers no device and no dtype on which the test did not pass: on CUDA the expected failure stays. Its other
+    columns are those of the row in ``known`` that made the test expected to fail.
     """
-    dtypes: dict[tuple[str, str, str, str, str], set[str]] = {}
+    dtypes: dict[_Fixed, set[str]] = {}
     for failure in failures:
         if failure.is_fixed:
             family, device, dtype, name = failure.key.split("/", 3)
-            dtypes.setdefault((family, device, name, *split(failure.why)), set()).add(dtype)
-    found = []
-    for (family, device, name, report, reason), seen in sorted(dtypes.items()):
-        for dtype in ["*"] if seen >= _DTYPES else sorted(seen):
-            key = f"{family}/{device}/{dtype}/{name}"
-            found.append({"key": key, "reason": reason, "report": report, "until": last})
-    return found
+            covering = [row for row in known if row.matches(failure.key) and row.is_in(release_of(last))]
+            told = split(failure.why) if not covering else (covering[-1].report, covering[-1].reason)
+            fixed = _Fixed(f"{family}/*/{name}", device, *told, covering[-1] if covering else None)
+            dtypes.setdefault(fixed, set()).add(dtype)
+    result = [_ended(fixed, passed, last) for fixed, passed in dtypes.items()]
+    return sorted(result, key=lambda row: (row["key"], row["devices"]))
+
+
+@dataclass(frozen=True)
+class _Fixed:
+    """Expected failure that passes on a device, and the row for which it was expected."""
+
+    key: str
+    device: str
+    report: str
+    reason: str
+    row: Known | None
+
+
+def _ended(fixed: _Fixed, dtypes: set[str], last: str) -> Row:
+    """Return the row that ends a fault on the device, in ``dtypes``."""
+    result: Row = {"key": fixed.key, "reason": fixed.reason, "report": fixed.report, "devices": [fixed.device]}
+    if not dtypes >= _DTYPES:
+        result["dtypes"] = sorted(dtypes)
+    if fixed.row is not None:
+        result |= {"since": fixed.row.since} if fixed.row.since else {}
+        result |= {"machine": fixed.row.machine} if fixed.row.machine else {}
+        result |= {"raises": list(fixed.row.raises)} if fixed.row.raises else {}
+    return {**result, "until": last}
 
 
 def split(why: str) -> tuple[str, str]:
@@ -47,13 +71,12 @@ def split(why: str) -> tuple[str, str]:
     return "no report found", said
 
 
-def with_rows(root: Path, added: Iterable[dict[str, str]]) -> str | None:
-    """Return the text of the file with more rows; None if it has all of them."""
-    path = root / FILE
-    text = path.read_text(encoding="utf-8") if path.is_file() else HEAD
-    known = {row["key"] for row in toml.loads(text).get("fault", ())}
-    new = [row for row in added if row["key"] not in known]
+def with_rows(root: Path, added: Iterable[Row]) -> str | None:
+    """Return the text of the file with more rows at its end, where they decide; None if it has all of them."""
+    text = (root / FILE).read_text(encoding="utf-8")
+    present = toml.loads(text)["known"]
+    new = [row for row in added if row not in present]
     if not new:
         return None
-    blocks = ["\n".join(["", "[[fault]]", *(f"{name} = {written(row[name])}" for name in row)]) for row in new]
+    blocks = ["\n".join(["", "[[known]]", *(f"{name} = {written(row[name])}" for name in row)]) for row in new]
     return text + "".join(f"{block}\n" for block in blocks)

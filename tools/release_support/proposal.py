@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pytest_amp.data_files.releases import release_of
 from pytest_amp.fingerprint.data import load
+from pytest_amp.known.rows import read_known
 from pytest_amp.record import Difference, Observation, Record, difference
 from pytest_amp.record.compare import revisions
 from pytest_amp.report.places import without_places
@@ -66,7 +67,7 @@ def propose(root: Path, observed: Observed) -> Proposal:
     found = difference(before, record)
     changed = differences.changes(found, [] if observed.notes is None else read_notes(observed.notes))
     spec = spec_rows.edited(pages.read(root, SPEC), rules, before=last, release=release, version=public)
-    mended = faults.rows(record.failures, last)
+    mended = faults.rows(record.failures, last, read_known(root / faults.FILE))
     files = {
         SPEC: spec,
         FINGERPRINTS: observed.fingerprints.read_text(encoding="utf-8"),
@@ -84,7 +85,7 @@ def propose(root: Path, observed: Observed) -> Proposal:
         ("Differences without a known reason", list(changed.unexplained)),
         ("Rules that no row can say", unclear),
         ("Guards", [*(line for line in observed.log if line.startswith("guard ")), *_gaps(found)]),
-        ("Mended on a CPU or a fake device: is it on CUDA, too?", [row["key"] for row in mended]),
+        ("Mended on a CPU or a fake device: is it on CUDA, too?", [str(row["key"]) for row in mended]),
         ("Needs hardware", list(ON_A_GPU)),
         ("What torch's documentation says of the release", _documented(observed.python, release)),
     ]

@@ -1,0 +1,60 @@
+"""Properties of a machine that a known fault needs: its row names one, and is in force only where it holds."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+
+
+def lacks_lstm_kernel(device_type: str, precision: str) -> bool:
+    """Return whether an LSTM under autocast raises RuntimeError: on CPUs without oneDNN's kernels for the dtype.
+
+    In fp16 always, in bf16 if a small LSTM raises.
+    """
+    from pytest_amp import torch_private
+
+    if device_type != "cpu" or precision not in {"bf16", "fp16"} or torch_private.cpu_has_onednn_kernels(precision):
+        return False
+    return precision == "fp16" or not _runs_lstm()
+
+
+def _runs_lstm() -> bool:
+    import torch
+
+    try:
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+            torch.nn.LSTM(2, 2)(torch.zeros(1, 1, 2))
+    except RuntimeError:
+        return False
+    return True
+
+
+def adds_up_low_convolutions(device_type: str, precision: str) -> bool:
+    """Return whether weight gradients of convolutions add up the samples of a batch in the low dtype.
+
+    They do on a CPU for whose low convolutions oneDNN has no kernels (aten/src/ATen/native/ConvolutionMM2d.cpp).
+    """
+    from pytest_amp import torch_private
+
+    return device_type == "cpu" and not torch_private.cpu_has_onednn_kernels(precision)
+
+
+def packs_16_bit_additions(device_type: str, _precision: str) -> bool:
+    """Return whether the GPU adds two 16-bit integers in one instruction: from compute capability 9.0 on."""
+    import torch
+
+    if device_type != "cuda" or torch.version.hip is not None or not torch.cuda.is_available():
+        return False
+    return torch.cuda.get_device_capability() >= (9, 0)
+
+
+#: Properties by their name in a file, as functions of the device type and the precision.
+MACHINES: Mapping[str, Callable[[str, str], bool]] = {
+    function.__name__: function for function in (lacks_lstm_kernel, adds_up_low_convolutions, packs_16_bit_additions)
+}
+
+
+@functools.cache
+def has_property(name: str, device_type: str, precision: str) -> bool:
+    """Return whether this machine has the property ``name`` of MACHINES."""
+    return MACHINES[name](device_type, precision)

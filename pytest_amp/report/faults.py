@@ -1,0 +1,38 @@
+"""Known faults as text and as a table of Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from pytest_amp.known.rows import Known
+from pytest_amp.report.inline import code, linked
+from pytest_amp.text.quoted import printable
+
+
+def as_text(rows: Iterable[Known]) -> str:
+    """Format a block for each fault: its keys, and a line each for its reason, report, releases and limits."""
+    return "\n\n".join("\n".join(_block(row)) for row in rows)
+
+
+def _block(row: Known) -> Iterator[str]:
+    yield from (printable(key) for key in row.keys)
+    yield f"  reason    {printable(row.reason)}"
+    yield f"  report    {printable(row.report)}"
+    yield f"  releases  {row.releases}"
+    limits = (
+        ("devices", ", ".join(row.devices)),
+        ("dtypes", ", ".join(row.dtypes)),
+        ("machine", row.machine or ""),
+        ("raises", ", ".join(row.raises)),
+    )
+    yield from (f"  {label:<8}  {text}" for label, text in limits if text)
+
+
+def as_markdown(rows: Iterable[Known]) -> str:
+    """Format a table with a row for each fault."""
+    lines = ["| tests | fault | report | releases | where |", "|---|---|---|---|---|"]
+    for row in rows:
+        places = ", ".join([*row.devices, *row.dtypes, *([row.machine] if row.machine else [])]) or "everywhere"
+        keys = "<br>".join(code(key) for key in row.keys)
+        lines.append(f"| {keys} | {linked(row.reason)} | {linked(row.report)} | {row.releases} | {places} |")
+    return "\n".join(lines) + "\n"
