@@ -204,10 +204,18 @@ def record_training(
     return TrainingRecord(
         recorder.program,
         train,
-        [lines.get(name, LowTensor(name, p.dtype, Place(line=definition_of(train)))) for name, p in low.items()],
+        [lines.get(name) or LowTensor(name, p.dtype, _cast_place(p, recorder, train)) for name, p in low.items()],
         _states(made, names, recorder),
         _kept(kept, recorder),
     )
+
+
+def _cast_place(parameter: torch.Tensor, recorder: Recorder, train: TrainingStep) -> Place:
+    """Return the place at which a training step cast a parameter, or else the first line of the step."""
+    casts = (call for call in recorder.program.forward if call.is_own_cast and call.dtype is parameter.dtype)
+    shape = tuple(parameter.shape)
+    cast = next((call for call in casts if call.results[0][1] == shape and call.module is None), None)
+    return Place(line=definition_of(train)) if cast is None else cast.place
 
 
 def _states(optimizer: torch.optim.Optimizer, names: Mapping[int, str], recorder: Recorder) -> list[LowTensor]:
