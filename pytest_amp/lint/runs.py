@@ -23,7 +23,7 @@ from pytest_amp.cases import (
 )
 from pytest_amp.devices.generators import seed_torch
 from pytest_amp.failure import AmpFailure, AmpUsageError, is_usage_error
-from pytest_amp.lint.handed import Evaluation, GivenDevice, RecordedScaler
+from pytest_amp.lint.handed import Evaluation, GivenDevice, RecordedScaler, idle_steps
 from pytest_amp.lint.place import Place
 from pytest_amp.lint.program import Call, Program
 from pytest_amp.lint.recorder import Recorder
@@ -171,6 +171,8 @@ class TrainingRecord:
     parameters: list[LowTensor]
     states: list[LowTensor]
     kept: list[LowTensor]
+    #: Places at which an optimizer steps although no parameter of it has a gradient.
+    idle: list[Place] = field(default_factory=list)
 
 
 def record_training(
@@ -188,6 +190,7 @@ def record_training(
     told = replace(case, loss=recorder.inside_loss(case.loss))
     kept: dict[str, Any] = {}
     given: Any = GivenDevice(device, recorder)
+    idle = idle_steps(made)
     with _quiet(conditions), recorder.on():
         for index in range(steps):
             recorder.stage = index
@@ -207,6 +210,7 @@ def record_training(
         [lines.get(name) or LowTensor(name, p.dtype, _cast_place(p, recorder, train)) for name, p in low.items()],
         _states(made, names, recorder),
         _kept(kept, recorder),
+        idle,
     )
 
 

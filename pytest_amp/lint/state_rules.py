@@ -229,6 +229,19 @@ def mixed_gradients(program: Program) -> Iterator[Suspect]:
         )
 
 
+def idle_steps(places: Sequence[Place]) -> Iterator[Suspect]:
+    """Yield the steps of an optimizer that find no gradient."""
+    if places:
+        yield Suspect(
+            "no-gradient",
+            "the optimizer steps without any gradient: zero_grad() was called between backward() and the step, or no "
+            "backward pass reaches its parameters",
+            "Call optimizer.zero_grad() before the forward pass, and step behind backward()",
+            places[0],
+            severity=Severity.ERROR,
+        )
+
+
 def _mixed_sums(root: Call, scaled: Collection[Call]) -> Iterator[Call]:
     """Yield additions, between the scaled losses and the root of a backward pass, with a term that is not scaled."""
     todo, seen = [root], set(scaled)

@@ -257,6 +257,19 @@ def test_hook_that_rounds_a_gradient_is_found(dtype: str) -> None:
     assert finding.site == f"tests/lint/test_casts.py:{line_of(watched, 4)}"
 
 
+@BOTH
+def test_hook_of_a_parameter_that_rounds_its_gradient_is_found(dtype: str) -> None:
+    def build() -> nn.Module:
+        model = network()
+        untyped: Any = model
+        untyped[0].weight.register_hook(lambda gradient: gradient.bfloat16().float())
+        return model
+
+    (finding,) = of_case(case(build), dtype)
+    assert finding.kind == "backward-rounds"
+    assert finding.site == f"tests/lint/test_casts.py:{line_of(build, 3)}"
+
+
 def test_exception_of_the_model_passes_through() -> None:
     def refuse(x: Tensor) -> Tensor:
         raise KeyError(f"no such head for {len(x)}")

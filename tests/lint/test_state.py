@@ -242,6 +242,21 @@ def test_evaluation_that_casts_the_model_is_an_error(dtype: str) -> None:
     assert actual[0].severity is Severity.ERROR
 
 
+@BOTH
+def test_step_without_gradients_is_an_error(dtype: str) -> None:
+    def train(iteration: Any) -> None:
+        with iteration.autocast():
+            loss = iteration.loss()
+        iteration.scaler.scale(loss).backward()
+        iteration.optimizer.zero_grad(set_to_none=False)
+        iteration.scaler.step(iteration.optimizer)
+        iteration.scaler.update()
+
+    (finding,) = of_step(train, dtype)
+    assert (finding.kind, finding.severity) == ("no-gradient", Severity.ERROR)
+    assert finding.site == f"tests/lint/test_state.py:{line_of(train, 5)}"
+
+
 def penalty(model: nn.Module) -> Tensor:
     return torch.stack([parameter.square().sum() for parameter in model.parameters()]).sum()
 
