@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from pytest_amp.record import FIXED, Observation
 from pytest_amp.report import newer
 from pytest_amp.report.commands import bisect_command
+from pytest_amp.report.findings import FindingText, findings_in
 from pytest_amp.report.places import without_places
 from pytest_amp.report.reasons import change_between
 from pytest_amp.run.session import installed_torch
@@ -36,7 +37,8 @@ class Cause:
     """Cause of one or more failed tests, in the words of the first of them.
 
     ``parts`` are the lines of its message by label (``now``, ``likely``, ``rerun``), ``places`` devices and dtypes.
-    ``reason`` is the known explanation, ``bisect`` a command that finds the release which introduced it.
+    ``reason`` is the known explanation, ``bisect`` a command that finds the release which introduced it. ``findings``
+    are those of ``amp.check``.
     """
 
     standing: Standing
@@ -46,6 +48,7 @@ class Cause:
     places: tuple[str, ...]
     reason: str | None
     bisect: str | None
+    findings: tuple[FindingText, ...] = ()
 
     @property
     def count(self) -> str:
@@ -96,6 +99,8 @@ def _cause(group: list[_Failed], session: AmpSession) -> Cause:
     parts = {}
     if first.text.startswith("AmpFailure: "):
         parts = {found["label"].strip(): found["text"] for found in _PART.finditer(first.text)}
+    findings = findings_in(first.text)
+    parts = {label: text for label, text in parts.items() if not findings or label not in ("error", "warning")}
     reason = _reason(group, session)
     standing = Standing.UNEXPLAINED if reason is None else Standing.EXPLAINED
     if first.text.startswith(FIXED):
@@ -108,6 +113,7 @@ def _cause(group: list[_Failed], session: AmpSession) -> Cause:
         tuple(sorted({failed.target for failed in group})),
         reason,
         bisect_command(first.test, first.target, parts.get("rerun"), _earlier(session), installed_torch()),
+        findings,
     )
 
 

@@ -10,6 +10,7 @@ from pytest_amp.record import Record
 from pytest_amp.report.causes import Cause, by_standing, causes, failed, remark
 from pytest_amp.report.cells import TITLES, legend, tables
 from pytest_amp.report.difference import of_one_seed, of_other_revision
+from pytest_amp.report.findings import FindingText
 from pytest_amp.report.inline import code, linked, plain
 from pytest_amp.report.terminal import lived_with, reasons_of
 
@@ -59,6 +60,7 @@ def _causes(found: list[Cause]) -> Iterator[str]:
         yield from ("", f"**{standing.value} ({_counted(len(group), 'cause')}, {tests})**", "")
         for cause in group[:LISTED]:
             yield f"- **{linked(cause.what)}**: {plain(cause.count)}"
+            yield from (f"  - {_finding(finding)}" for finding in cause.findings)
             parts = [(label, text) for label, text in cause.parts.items() if label not in PARTS[1:]]
             yield from (f"  - {plain(label)}: {linked(text)}" for label, text in parts)
             likely = cause.parts.get("likely") if cause.reason is None else cause.reason
@@ -67,6 +69,12 @@ def _causes(found: list[Cause]) -> Iterator[str]:
             yield from (f"  - {label}: {code(text)}" for label, text in commands.items() if text is not None)
         if len(group) > LISTED:
             yield f"- and {len(group) - LISTED} more"
+
+
+def _finding(finding: FindingText) -> str:
+    """Return a finding with a link to the page of its kind."""
+    place = f" {plain(finding.place)}" if finding.place else ""
+    return f"{finding.severity} [{finding.kind}]({finding.page}){place}: {linked(finding.message)}"
 
 
 def _counted(count: int, noun: str) -> str:
