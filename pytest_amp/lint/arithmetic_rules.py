@@ -108,7 +108,7 @@ _KINDS = {
         "Multiply float32 positions by float32 frequencies, outside of autocast, and cast sin and cos alone",
     ),
     "low-running-sum": (
-        "a running sum ({operators}) is accumulated in {dtype}, in which small terms round away",
+        "a running sum or product ({operators}) is accumulated in {dtype}, in which small terms round away",
         "Start from float32 zeros (dtype=torch.float32), or widen what is summed",
     ),
     "rounded-positions": (
