@@ -24,7 +24,7 @@ def statistics_are_not_looked_at() -> None:
 
 @defect(
     "The linter passes over exponentials and their sum",
-    caught_by="tests/lint/test_arithmetic.py::test_wrong_form_is_found[softmax-bf16]",
+    caught_by="tests/lint/test_arithmetic.py::test_wrong_form_is_found[softmax-",
 )
 def softmax_by_hand_is_not_looked_at() -> None:
     from pytest_amp.lint import arithmetic_rules
@@ -34,7 +34,7 @@ def softmax_by_hand_is_not_looked_at() -> None:
 
 @defect(
     "The linter passes over logarithms and powers of low-precision values",
-    caught_by="tests/lint/test_arithmetic.py::test_wrong_form_is_found[logarithm-bf16]",
+    caught_by="tests/lint/test_arithmetic.py::test_wrong_form_is_found[logarithm-",
 )
 def logarithms_are_not_looked_at() -> None:
     from pytest_amp.lint import arithmetic_rules
@@ -54,7 +54,7 @@ def running_sums_are_not_looked_at() -> None:
 
 @defect(
     "The linter passes over large arguments of sin and cos",
-    caught_by="tests/lint/test_arithmetic.py::test_wrong_form_is_found[angles-bf16]",
+    caught_by="tests/lint/test_arithmetic.py::test_wrong_form_is_found[angles-",
 )
 def angles_are_not_looked_at() -> None:
     from pytest_amp.lint import arithmetic_rules
