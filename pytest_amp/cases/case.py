@@ -15,6 +15,7 @@ import torch
 from torch.nn.parameter import is_lazy
 from torch.nn.utils.rnn import PackedSequence
 
+from pytest_amp import torch_private
 from pytest_amp.cases.raised import failure_of, passes
 from pytest_amp.cases.seeding import seeded
 from pytest_amp.failure import AmpUsageError, is_usage_error
@@ -141,6 +142,7 @@ class Realised:
                 _cast(model, dtype)
         for copied, parameter in zip(model.parameters(), self.model.parameters(), strict=True):
             copied.requires_grad_(parameter.requires_grad)
+            torch_private.copy_hooks(parameter, copied)
         return Realised(model, map_tensors(lambda x: _moved(x, device, dtype), self.batch), draws=self.draws)
 
     def _copied(self) -> torch.nn.Module:

@@ -27,7 +27,8 @@ __tracebackhide__ = is_usage_error
 
 #: Numbers of steps, tried in order until the float32 loss has moved enough for a comparison.
 STEPS = (12, 24, 48, 96)
-#: Seconds after which no longer training begins, and the limit of a training without ``train``.
+#: Seconds of processor time (of wall-clock time a verdict would depend on what else the machine does) after which no
+#: longer training begins, and the limit of a training without ``train``.
 BUDGET, CHEAP = 20.0, 8.0
 #: Runs of a training: float32, four perturbed ones, mixed precision; and the factor that observing adds to a step.
 RUNS, WATCHED = 6, 2.0
@@ -124,17 +125,17 @@ class Plan:
             reason = f"a step takes {step:.2g} s, and no train= was given: too long for a training"
             self.collector.skip("training", reason)
             return
-        began = time.perf_counter()
+        began = time.process_time()
 
         def long_enough() -> bool:
             """Train longer until the loss moves enough. Returns whether it does."""
             for steps in STEPS:
-                last = time.perf_counter()
+                last = time.process_time()
                 try:
                     check(steps)
                 except TooLittleSeen as failure:
                     receive(failure)
-                    now = time.perf_counter()
+                    now = time.process_time()
                     if steps == STEPS[-1] or now - began + 2 * (now - last) > BUDGET:
                         self.collector.entries.append(_cannot_tell(steps, failure))
                         return False
@@ -152,9 +153,9 @@ class Plan:
         try:
             realised = self.case.realise(seed=self.where.seed).on(self.where.device.torch_device)
             for _ in range(2):
-                began = time.perf_counter()
+                began = time.process_time()
                 run_step(self.case, realised, self.where.region, seed=self.where.seed, replay=False)
-                seconds = time.perf_counter() - began
+                seconds = time.process_time() - began
         except AmpFailure as failure:  # the checks report the failure
             receive(failure)
         except Exception:  # noqa: BLE001  # the model may raise anything

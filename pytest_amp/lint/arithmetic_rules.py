@@ -8,6 +8,7 @@ import torch
 
 from pytest_amp.lint.finding import Severity
 from pytest_amp.lint.program import PRODUCTS, TRANSPARENT, Call, Operand, Program, ancestors, near, origin
+from pytest_amp.lint.running_sums import LONG, running_sums
 from pytest_amp.lint.suspect import Suspect
 from pytest_amp.lint.values import PERIODIC
 from pytest_amp.numerics.oracle.operation import LOW
@@ -23,11 +24,6 @@ _BETWEEN = frozenset({
     *("mul", "div", "add", "sub", "masked_fill", "where", "native_dropout", "clamp", "clamp_min", "neg", "index"),
     *("gather", "tril", "triu", "nan_to_num", "maximum", "unsqueeze", "cat", "stack", "bernoulli", "rsub"),
 })  # fmt: skip
-#: Operators that add to a running sum.
-_ADDITIONS = frozenset({"add", "sub", "lerp", "addcmul", "addcdiv", "index_add", "scatter_add"})
-_LINEAR = frozenset({"add", "sub", "rsub", "mul", "div", "neg"})
-#: Number of chained additions that makes a running sum; also the length of a cumulative one.
-LONG = 16
 #: Error of an angle, in radians, from which its sine is wrong.
 _ANGLE = 0.03
 _WIDEN_NORM = "Widen first (x = x.float()), take the statistics in float32, and cast the result back (.to(dtype))"
@@ -54,11 +50,13 @@ def arithmetic_suspects(
             yield _suspect("low-loss", call, ("cast",))
         if call.is_direct or "loss" in call.operator:
             yield from _terms_of_loss(call, terms)
+        yield from _softmax(call, program)
         if not call.is_direct:
             continue
         yield from _statistics(call, program)
-        yield from _exponentials(call, program)
-    yield from _running_sums(calls)
+        yield from _exponentials(call)
+    for call, detail in running_sums(calls):
+        yield _suspect("low-running-sum", call, (call.operator,), detail)
 
 
 def _suspect(  # noqa: PLR0913  # keywords of a suspect
@@ -110,7 +108,7 @@ _KINDS = {
         "Multiply float32 positions by float32 frequencies, outside of autocast, and cast sin and cos alone",
     ),
     "low-running-sum": (
-        "a running sum ({operators}) is accumulated in {dtype}, in which small terms round away",
+        "a running sum or product ({operators}) is accumulated in {dtype}, in which small terms round away",
         "Start from float32 zeros (dtype=torch.float32), or widen what is summed",
     ),
     "rounded-positions": (
@@ -209,14 +207,9 @@ def _is_square_sum(call: Call, program: Program) -> bool:
     return False
 
 
-def _exponentials(call: Call, program: Program) -> Iterator[Suspect]:
-    """Yield manual softmax, logarithms of low-precision values, powers with low exponents, cumulative sums."""
+def _exponentials(call: Call) -> Iterator[Suspect]:
+    """Yield logarithms of low-precision values, powers with low exponents, cumulative sums, and logsumexp."""
     name = call.operator
-    if name in _REDUCTIONS and call.numel < call.operands[0].numel and _normalises(call, program):
-        for before in near(call.operands[0], _BETWEEN, 3):
-            if before.operator in _EXPONENTIALS and before.is_low and before.is_direct and before.numel > 1:
-                yield _suspect("low-softmax", before, (before.operator,))
-                yield _suspect("low-softmax", call, (name,))
     if name == "logsumexp":
         yield _suspect("low-softmax", call, (name,))
     if name in _LOGARITHMS and not call.place.library:
@@ -227,14 +220,28 @@ def _exponentials(call: Call, program: Program) -> Iterator[Suspect]:
         yield _suspect("low-running-sum", call, (name,))
 
 
-def _normalises(call: Call, program: Program) -> bool:
-    """Return whether a sum is used as a divisor or in a logarithm."""
-    for consumer in _behind(call, program):
+def _softmax(call: Call, program: Program) -> Iterator[Suspect]:
+    """Yield exponentials and their sum if the sum normalises them; F.normalize(p=1) takes a norm in its place."""
+    is_norm = call.operator == "linalg_vector_norm" and call.numbers[:1] == (1.0,)
+    is_sum = call.operator in _REDUCTIONS and call.is_direct
+    if not (is_norm or is_sum) or call.numel >= call.operands[0].numel:
+        return
+    for before in near(call.operands[0], _BETWEEN, 3):
+        is_exponential = before.operator in _EXPONENTIALS and before.is_low and before.is_direct and before.numel > 1
+        if is_exponential and _normalises(call, before, program):
+            yield _suspect("low-softmax", before, (before.operator,))
+            yield _suspect("low-softmax", call, ("sum" if is_norm else call.operator,))
+
+
+def _normalises(call: Call, exponential: Call, program: Program) -> bool:
+    """Return whether a sum of exponentials divides them, is inverted, or is an argument of a logarithm."""
+    behind = _behind(call, program)
+    for consumer in behind:
         if consumer.operator in (*_LOGARITHMS, "reciprocal"):
             return True
         divides = consumer.operator == "div" and len(consumer.operands) == 2
-        if divides and origin(consumer.operands[1]).producer in (call, *_behind(call, program)):
-            return True
+        if divides and origin(consumer.operands[1]).producer in (call, *behind):
+            return exponential in near(consumer.operands[0], _BETWEEN | PRODUCTS | {"sum"}, 6)
     return False
 
 
@@ -323,42 +330,3 @@ def _low_factor(call: Call) -> Operand | None:
 def _positions(call: Call) -> Iterator[Suspect]:
     if call.values.inexact and (call.is_own_cast or call.operator in ("arange", "range")):
         yield _suspect("rounded-positions", call, ("cast" if call.is_cast else call.operator,))
-
-
-def _running_sums(calls: Sequence[Call]) -> Iterator[Suspect]:
-    """Yield long chains of additions in which no term depends on the previous sum."""
-    lengths: dict[Call, int] = {}
-    told: set[tuple[str, int]] = set()
-    for call in calls:
-        if call.operator not in _ADDITIONS or not call.is_low or call.place.is_torch:
-            continue
-        before = next((each for each in map(_addition, call.operands) if each is not None and each.is_low), None)
-        if before is None or before.place.line != call.place.line or _depends(call, before):
-            lengths[call] = 1
-            continue
-        lengths[call] = lengths.get(before, 1) + 1
-        if lengths[call] >= LONG and call.place.key not in told:
-            told.add(call.place.key)
-            yield _suspect("low-running-sum", call, (call.operator,), f"{LONG} additions and more")
-
-
-def _addition(operand: Operand) -> Call | None:
-    """Return the addition that produced a tensor, with at most a scaling in between."""
-    call = origin(operand).producer
-    if call is not None and call.operator in ("mul", "div") and len(call.operands) == 1:
-        call = origin(call.operands[0]).producer
-    return call if call is not None and call.operator in _ADDITIONS else None
-
-
-def _depends(call: Call, before: Call) -> bool:
-    """Return whether an added term depends on the previous sum, other than by sums and products with numbers."""
-    todo = [operand for operand in call.operands if _addition(operand) is not before]
-    while todo:
-        maker = todo.pop().producer
-        if maker is None or maker is before or maker.number < before.number:
-            continue
-        if maker.operator in TRANSPARENT or maker.operator in _LINEAR:
-            todo += maker.operands
-        elif any(before in ancestors(operand, since=before.number) for operand in maker.operands):
-            return True
-    return False

@@ -11,6 +11,7 @@ import torch
 
 from pytest_amp.cases import Case, loss_of
 from pytest_amp.devices import Device
+from pytest_amp.lint.place import Place, calling_place
 from pytest_amp.lint.recorder import Recorder
 from pytest_amp.precision import Precision
 from pytest_amp.scaler.reference import UpdateRule
@@ -61,6 +62,21 @@ class GivenDevice:
         with contextlib.ExitStack() as stack:
             stack.push(region.__exit__)
             yield
+
+
+def idle_steps(optimizer: torch.optim.Optimizer) -> list[Place]:
+    """Return a list that grows by the place of each step without any gradient, or with zeros alone."""
+    places: list[Place] = []
+
+    def before_step(stepping: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
+        gradients = [p.grad for group in stepping.param_groups for p in group["params"] if p.grad is not None]
+        if not any(
+            bool((gradient.coalesce().values() if gradient.is_sparse else gradient).any()) for gradient in gradients
+        ):
+            places.append(calling_place())
+
+    optimizer.register_step_pre_hook(before_step)
+    return places
 
 
 @dataclass

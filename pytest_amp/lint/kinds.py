@@ -26,6 +26,7 @@ KINDS: Mapping[str, str] = MappingProxyType(
         "low-running-sum": "a long or cumulative sum that is accumulated in a low dtype",
         "low-softmax": "exponentials and their sum in a low dtype",
         "mixed-gradients": "gradients of a scaled and of an unscaled loss in one step",
+        "no-gradient": "an optimizer's step without any gradient",
         "no-region": "a training step, or a part of it, outside of any region",
         "nothing-low": "a region in which no product runs in the low dtype",
         "other-region": "a region in another dtype than the run's",

@@ -110,6 +110,7 @@ def _of_training(record: TrainingRecord) -> Iterator[Suspect]:
     yield from _without_losses(arithmetic_rules.arithmetic_suspects(program, calls, roots, low_loss), losses)
     yield from cast_rules.input_casts(program, calls)
     yield from state_rules.mixed_gradients(program)
+    yield from state_rules.idle_steps(record.idle)
 
 
 def _without_losses(suspects: Iterable[Suspect], losses: Sequence[Suspect]) -> Iterator[Suspect]:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, FrameType
 
-from pytest_amp.numerics.callers import ENGINE, TORCH, Author, author_of, short
+from pytest_amp.numerics.callers import ENGINE, PACKAGE, TORCH, Author, author_of, short
 
 #: Module that calls the user's functions; outer frames belong to the test.
 RUNNER = f"{Path(__file__).parent / 'runs.py'}"
+#: File of the call of a module.
+_MODULE = f"{TORCH}nn/modules/module.py"
 #: torch's Python code between a caller and the operator that it calls by name.
 _WRAPPERS = (f"{TORCH}_tensor.py", f"{TORCH}overrides.py", f"{TORCH}functional.py", f"{TORCH}nn/functional.py")
 
@@ -26,8 +29,9 @@ class Place:
         The user's innermost line as ``file.py:12``; ``""`` where no frame is the user's.
     function:
         Name of the function of that line.
-    outer:
-        The user's outermost line: of the training step, the evaluation or the loss.
+    callers:
+        The user's lines outside of the model and the case's loss, innermost first: of the training step or the
+        evaluation, and of the functions that it calls.
     library:
         Line of an installed library that makes the call for the user; ``""`` where the user makes it.
     key:
@@ -38,10 +42,21 @@ class Place:
 
     line: str = ""
     function: str = ""
-    outer: str = ""
+    callers: tuple[str, ...] = ()
     library: str = ""
     key: tuple[str, int] = ("", 0)
     is_torch: bool = False
+
+    @property
+    def caller(self) -> str:
+        """Return the innermost line outside of the model and the loss; ``""`` without one."""
+        return self.callers[0] if self.callers else ""
+
+    @property
+    def by_way_of(self) -> str:
+        """Return the further lines outside of the model, as the end of a sentence."""
+        lines = list(dict.fromkeys(self.callers[1:4]))
+        return f"; called at {', '.join(lines)}" if lines else ""
 
 
 def calling_place(*, backward: bool = False) -> Place:
@@ -49,12 +64,16 @@ def calling_place(*, backward: bool = False) -> Place:
 
     With ``backward`` only frames inside autograd's engine count: those of a ``torch.autograd.Function`` or a hook.
     """
-    innermost = outermost = maker = first = None
+    innermost = maker = first = None
+    callers: list[str] = []
     for frame in _frames(backward=backward):
         file = frame.f_code.co_filename
         author = author_of(file)
-        if author is Author.USER:
-            innermost, outermost = innermost or frame, frame
+        if file == _MODULE or file.startswith(PACKAGE):
+            callers.clear()  # what is further in belongs to the model, or to this package
+        elif author is Author.USER:
+            innermost = innermost or frame
+            callers.append(_line(frame))
         if author is not Author.OTHER and file not in _WRAPPERS:
             first = first or author
             if maker is None and author is not Author.TORCH:
@@ -63,11 +82,24 @@ def calling_place(*, backward: bool = False) -> Place:
     return Place(
         line=_line(innermost) if innermost is not None else "",
         function=_name(innermost.f_code) if innermost is not None else "",
-        outer=_line(outermost) if outermost is not None else "",
+        callers=tuple(callers),
         library=_line(maker) if maker is not None and is_library else "",
         key=("", 0) if maker is None else (maker.f_code.co_filename, maker.f_code.co_firstlineno),
         is_torch=first is Author.TORCH,
     )
+
+
+def decorated_place(frame: FrameType) -> Place | None:
+    """Return the place of a function that a region of autocast decorates, if ``frame`` enters the region for it.
+
+    The call of such a function passes through torch alone: no frame of it is the line of the decorator.
+    """
+    function = frame.f_locals.get("func") if frame.f_code.co_name == "decorate_autocast" else None
+    code = getattr(inspect.unwrap(function), "__code__", None) if callable(function) else None
+    if not isinstance(code, CodeType) or author_of(code.co_filename) is not Author.USER:
+        return None
+    line = f"{short(code.co_filename)}:{code.co_firstlineno}"
+    return Place(line, _name(code), (line,), key=(code.co_filename, code.co_firstlineno))
 
 
 def _frames(*, backward: bool) -> Iterator[FrameType]:

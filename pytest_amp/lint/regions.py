@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from pytest_amp.lint.place import calling_place
+from pytest_amp.lint.place import calling_place, decorated_place
 from pytest_amp.lint.program import RegionEvent
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def followed_regions(recorder: Recorder) -> Iterator[None]:
                 RegionEvent(
                     number=len(recorder.program.calls),
                     until=-1,
-                    place=calling_place(),
+                    place=decorated_place(sys._getframe(1)) or calling_place(),  # noqa: SLF001  # as in place
                     dtype=recorder.state(),
                     outer=outer,
                     module=recorder.module(),

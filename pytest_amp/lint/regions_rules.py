@@ -167,9 +167,10 @@ def step_suspects(program: Program, definition: str) -> Iterator[Suspect]:
             first = products[0]
             yield Suspect(
                 "no-region",
-                f"the training step opens no region: autocast is off in the forward pass, and nothing runs in {low}",
+                f"the training step opens no region: autocast is off in the forward pass, and nothing runs in {low}"
+                + first.place.by_way_of,
                 "Call the model and the loss inside of `with iteration.autocast():`",
-                Place(line=first.place.outer or definition),
+                Place(line=first.place.caller or definition),
                 severity=Severity.ERROR,
                 number=first.number,
             )
@@ -192,7 +193,7 @@ def _partly_outside(program: Program, products: Sequence[Call]) -> Iterator[Susp
     """Yield calls of the model outside of the region in a step whose other calls are inside."""
     outside: dict[str, list[Call]] = {}
     for call in products:
-        outside.setdefault(call.place.outer, []).append(call)
+        outside.setdefault(call.place.caller, []).append(call)
     for line, calls in outside.items():
         trained = any(operand.requires_grad for call in calls for operand in call.operands)
         wide = all(call.autocast is None and call.dtype not in LOW for call in calls)
@@ -201,7 +202,7 @@ def _partly_outside(program: Program, products: Sequence[Call]) -> Iterator[Susp
             yield Suspect(
                 "no-region",
                 "the training step calls a part of the model outside of the region: it runs in float32, beside a part "
-                f"that runs under autocast({dtype_name(program.low)})",
+                f"that runs under autocast({dtype_name(program.low)}){calls[0].place.by_way_of}",
                 "Call all of the model inside of the region",
                 Place(line=line),
                 number=calls[0].number,
@@ -215,12 +216,13 @@ def evaluation_suspects(program: Program, definition: str, *, trained_low: bool)
         return
     is_low = any(call.dtype in LOW or call.autocast is not None for call in products)
     first = products[0]
-    place = Place(line=first.place.outer or definition)
+    place = Place(line=first.place.caller or definition)
     low = dtype_name(program.low)
     if trained_low and not is_low:
         yield Suspect(
             "evaluation-precision",
-            f"the evaluation runs in float32, outside of autocast, whereas the training runs under autocast({low})",
+            f"the evaluation runs in float32, outside of autocast, whereas the training runs under autocast({low})"
+            + first.place.by_way_of,
             "Evaluate inside of `with evaluation.autocast():`, as the model is trained and used",
             place,
             number=first.number,
@@ -228,7 +230,7 @@ def evaluation_suspects(program: Program, definition: str, *, trained_low: bool)
     if is_low and not trained_low:
         yield Suspect(
             "evaluation-precision",
-            f"the evaluation runs in {low}, whereas the training runs in float32",
+            f"the evaluation runs in {low}, whereas the training runs in float32{first.place.by_way_of}",
             "Evaluate outside of autocast, as the model is trained",
             place,
             number=first.number,

@@ -22,7 +22,7 @@ from pytest_amp.cases import (
     seeded,
 )
 from pytest_amp.failure import AmpFailure, AmpUsageError, is_usage_error
-from pytest_amp.lint.handed import Evaluation, GivenDevice, RecordedScaler
+from pytest_amp.lint.handed import Evaluation, GivenDevice, RecordedScaler, idle_steps
 from pytest_amp.lint.place import Place
 from pytest_amp.lint.program import Call, Program
 from pytest_amp.lint.recorder import Recorder
@@ -170,6 +170,8 @@ class TrainingRecord:
     parameters: list[LowTensor]
     states: list[LowTensor]
     kept: list[LowTensor]
+    #: Places at which an optimizer steps although no parameter of it has a gradient.
+    idle: list[Place] = field(default_factory=list)
 
 
 def record_training(
@@ -187,6 +189,7 @@ def record_training(
     told = replace(case, loss=recorder.inside_loss(case.loss))
     kept: dict[str, Any] = {}
     given: Any = GivenDevice(device, recorder)
+    idle = idle_steps(made)
     with _quiet(conditions), recorder.on():
         for index in range(steps):
             recorder.stage = index
@@ -203,10 +206,19 @@ def record_training(
     return TrainingRecord(
         recorder.program,
         train,
-        [lines.get(name, LowTensor(name, p.dtype, Place(line=definition_of(train)))) for name, p in low.items()],
+        [lines.get(name) or LowTensor(name, p.dtype, _cast_place(p, recorder, train)) for name, p in low.items()],
         _states(made, names, recorder),
         _kept(kept, recorder),
+        idle,
     )
+
+
+def _cast_place(parameter: torch.Tensor, recorder: Recorder, train: TrainingStep) -> Place:
+    """Return the place at which a training step cast a parameter, or else the first line of the step."""
+    casts = (call for call in recorder.program.forward if call.is_own_cast and call.dtype is parameter.dtype)
+    shape = tuple(parameter.shape)
+    cast = next((call for call in casts if call.results[0][1] == shape and call.module is None), None)
+    return Place(line=definition_of(train)) if cast is None else cast.place
 
 
 def _states(optimizer: torch.optim.Optimizer, names: Mapping[int, str], recorder: Recorder) -> list[LowTensor]:

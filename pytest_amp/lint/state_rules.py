@@ -201,10 +201,21 @@ def _summed(call: Call | None) -> Call | None:
 
 
 def mixed_gradients(program: Program) -> Iterator[Suspect]:
-    """Yield backward passes of unscaled losses, in iterations in which another loss is scaled."""
+    """Yield backward passes of unscaled losses beside a scaled one, and unscaled terms that are added to one."""
     scaled = set(program.scaled)
     events = [(event, _is_scaled(event.root, scaled)) for event in program.backwards]
     for event, is_scaled in events:
+        if is_scaled and event.root is not None:
+            for addition in _mixed_sums(event.root, scaled):
+                yield Suspect(
+                    "mixed-gradients",
+                    "a loss that is not scaled is added to one that is: the scaler divides the gradients of both by "
+                    "the scale, and this part is lost",
+                    "Add the losses first, and scale their sum: scaler.scale(loss + penalty)",
+                    addition.place,
+                    severity=Severity.ERROR,
+                    number=addition.number,
+                )
         if is_scaled or event.root is None or not any(other for each, other in events if each.stage == event.stage):
             continue
         yield Suspect(
@@ -216,6 +227,35 @@ def mixed_gradients(program: Program) -> Iterator[Suspect]:
             severity=Severity.ERROR,
             number=event.number,
         )
+
+
+def idle_steps(places: Sequence[Place]) -> Iterator[Suspect]:
+    """Yield the steps of an optimizer that find no gradient."""
+    if places:
+        yield Suspect(
+            "no-gradient",
+            "the optimizer steps without any gradient: zero_grad() was called between backward() and the step, or no "
+            "backward pass reaches its parameters",
+            "Call optimizer.zero_grad() before the forward pass, and step behind backward()",
+            places[0],
+            severity=Severity.ERROR,
+        )
+
+
+def _mixed_sums(root: Call, scaled: Collection[Call]) -> Iterator[Call]:
+    """Yield additions, between the scaled losses and the root of a backward pass, with a term that is not scaled."""
+    todo, seen = [root], set(scaled)
+    while todo:
+        call = todo.pop()
+        if call in seen or call.operator not in ("add", "sub", "rsub", "mul", "div", "sum", "stack", *TRANSPARENT):
+            continue
+        seen.add(call)
+        terms = [operand for operand in call.operands if operand.requires_grad and operand.producer is not None]
+        if call.operator in ("add", "sub", "stack"):
+            parts = [any(each in scaled for each in ancestors(operand)) for operand in terms]
+            if any(parts) and not all(parts):
+                yield call
+        todo += [operand.producer for operand in terms if operand.producer is not None]
 
 
 def _is_scaled(root: Call | None, scaled: Collection[Call]) -> bool:

@@ -13,8 +13,8 @@ from types import CodeType, FrameType
 import torch
 
 TORCH = f"{Path(torch.__file__).parent}/"
-_PACKAGE = f"{Path(__file__).parent.parent}/"
-_CASES = f"{_PACKAGE}cases/"
+PACKAGE = f"{Path(__file__).parent.parent}/"
+_CASES = f"{PACKAGE}cases/"
 _STEP = f"{Path(__file__).parent / 'step.py'}"
 _PYTHON = f"{sysconfig.get_path('stdlib')}/"
 _INSTALLED = tuple({f"{sysconfig.get_path(name)}/" for name in ("purelib", "platlib")})
@@ -36,7 +36,7 @@ def author_of(file: str) -> Author:
     """Return the author of a source file; the built-in cases of this package count as a user's."""
     if file.startswith("<"):
         return Author.OTHER
-    if file.startswith(_PACKAGE):
+    if file.startswith(PACKAGE):
         is_case = file.startswith(_CASES) and not file.endswith("case.py")
         return Author.USER if is_case else Author.OTHER
     if file.startswith(TORCH):

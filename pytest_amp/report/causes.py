@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pytest_amp.record import FIXED, Observation, Record
 from pytest_amp.report import newer
 from pytest_amp.report.commands import bisect_command
+from pytest_amp.report.findings import FindingText, findings_in
 from pytest_amp.report.places import without_places
 from pytest_amp.report.reasons import change_between
 from pytest_amp.run.result import FailedTest, Run
@@ -32,7 +33,8 @@ class Cause:
     """Cause of one or more failed tests, in the words of the first of them.
 
     ``parts`` are the lines of its message by label (``now``, ``likely``, ``rerun``), ``places`` devices and dtypes.
-    ``reason`` is the known explanation, ``bisect`` a command that finds the release which introduced it.
+    ``reason`` is the known explanation, ``bisect`` a command that finds the release which introduced it. ``findings``
+    are those of ``amp.check``.
     """
 
     standing: Standing
@@ -42,6 +44,7 @@ class Cause:
     places: tuple[str, ...]
     reason: str | None
     bisect: str | None
+    findings: tuple[FindingText, ...] = ()
 
     @property
     def count(self) -> str:
@@ -94,6 +97,8 @@ def _cause(group: list[FailedTest], run: Run) -> Cause:
     parts = {}
     if text.startswith("AmpFailure: "):
         parts = {part["label"].strip(): part["text"] for part in _PART.finditer(text)}
+    findings = findings_in(text)
+    parts = {label: part for label, part in parts.items() if not findings or label not in ("error", "warning")}
     earlier = earlier_torch(None if run.difference is None else run.difference.old)
     reason = _reason(group, run, earlier)
     standing = Standing.UNEXPLAINED if reason is None else Standing.EXPLAINED
@@ -107,6 +112,7 @@ def _cause(group: list[FailedTest], run: Run) -> Cause:
         tuple(sorted({failure.target for failure in group})),
         reason,
         bisect_command(first.test, first.target, parts.get("rerun"), earlier, run.torch),
+        findings,
     )
 
 

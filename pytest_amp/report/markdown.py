@@ -9,6 +9,7 @@ from pytest_amp.record import Difference
 from pytest_amp.report.causes import Cause, by_standing, causes, failed, remark
 from pytest_amp.report.cells import PAGE_ROWS, TITLES, and_more, legend, tables
 from pytest_amp.report.difference import of_one_seed, of_other_revision
+from pytest_amp.report.findings import FindingText
 from pytest_amp.report.inline import code, linked, plain
 from pytest_amp.report.known import known_faults
 from pytest_amp.report.reasons import reasons_of
@@ -54,6 +55,7 @@ def _causes(causes: list[Cause]) -> Iterator[str]:
         yield from ("", f"**{standing.value} ({_counted(len(group), 'cause')}, {tests})**", "")
         for cause in group[:PAGE_ROWS]:
             yield f"- **{linked(cause.what)}**: {plain(cause.count)}"
+            yield from (f"  - {_finding(finding)}" for finding in cause.findings)
             parts = [(label, text) for label, text in cause.parts.items() if label not in PARTS[1:]]
             yield from (f"  - {plain(label)}: {linked(text)}" for label, text in parts)
             likely = cause.parts.get("likely") if cause.reason is None else cause.reason
@@ -61,6 +63,12 @@ def _causes(causes: list[Cause]) -> Iterator[str]:
             commands = {"rerun": cause.parts.get("rerun"), "bisect": cause.bisect}
             yield from (f"  - {label}: {code(text)}" for label, text in commands.items() if text is not None)
         yield from (f"- {line}" for line in and_more(group, PAGE_ROWS))
+
+
+def _finding(finding: FindingText) -> str:
+    """Return a finding with a link to the page of its kind."""
+    place = f" {plain(finding.place)}" if finding.place else ""
+    return f"{finding.severity} [{finding.kind}]({finding.page}){place}: {linked(finding.message)}"
 
 
 def _counted(count: int, noun: str) -> str:

@@ -110,7 +110,7 @@ class Iteration:
         for loss in tensors or self.scaler.losses or roots:
             if loss.numel() == 1:
                 self._add(loss)
-        if isinstance(returned, float):
+        if isinstance(returned, float) and not self.losses:  # a number beside a loss may be anything, an accuracy say
             self.losses = [returned]
 
     def _add(self, loss: torch.Tensor) -> None:

@@ -113,12 +113,13 @@ def lines_that_read_gradients(training: Training) -> list[str]:
     lines: dict[str, None] = {}
     running: list[Iteration] = []
 
-    def read() -> None:
+    def read(*, is_graph: bool) -> None:
         if not running:
             return
         iteration = running[-1]
         line = calling_line()
-        if line is not None and iteration.backwards and not {"unscale_", "step"} & {*iteration.scaler.called}:
+        is_early = (is_graph or iteration.backwards) and not {"unscale_", "step"} & {*iteration.scaler.called}
+        if line is not None and is_early:
             lines.setdefault(line)
 
     with suppress(Exception), _reads_of_gradients(read):
@@ -127,15 +128,15 @@ def lines_that_read_gradients(training: Training) -> list[str]:
 
 
 @contextmanager
-def _reads_of_gradients(note: Callable[[], object]) -> Iterator[None]:
-    """Call ``note`` inside the block wherever the gradient of a tensor is read in Python."""
+def _reads_of_gradients(note: Callable[..., object]) -> Iterator[None]:
+    """Call ``note`` inside the block wherever gradients are read, or are computed by ``torch.autograd.grad``."""
     gradient: Any = torch.Tensor.grad
     read = gradient.__get__
 
     class Noting(TorchFunctionMode):
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            if func == read:
-                note()
+            if func in (read, torch.autograd.grad):
+                note(is_graph=func is torch.autograd.grad)
             return func(*args, **(kwargs or {}))
 
     with Noting():

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
+from unittest import mock
 
 import torch
 
@@ -14,7 +16,10 @@ INFINITE = float("inf")
 
 
 def plant_in_a_gradient(iteration: Iteration, hooks: ExitStack) -> None:
-    """Plant in the first gradient that backward accumulates for the optimizer, which may lack some parameters."""
+    """Plant in the first gradient that backward accumulates for the optimizer, which may lack some parameters.
+
+    Without any, plant in the first gradient that the scaler is about to read.
+    """
 
     def plant(parameter: torch.Tensor) -> None:
         if not iteration.planted and parameter.grad is not None and parameter.grad.numel():
@@ -24,6 +29,19 @@ def plant_in_a_gradient(iteration: Iteration, hooks: ExitStack) -> None:
     untyped: list[Any] = [p for p in parameters_of(iteration.optimizer) if p.requires_grad]
     for parameter in untyped:
         hooks.callback(parameter.register_post_accumulate_grad_hook(plant).remove)
+
+    def before(method: Callable[..., Any]) -> Callable[..., Any]:
+        def planting(optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
+            for parameter in untyped if optimizer is iteration.optimizer else ():
+                plant(parameter)
+            return method(optimizer, *args, **kwargs)
+
+        return planting
+
+    # Gradients of torch.autograd.grad, which a step assigns itself, pass no hook.
+    for name in ("unscale_", "step"):
+        method = getattr(iteration.scaler, name)
+        hooks.enter_context(mock.patch.object(iteration.scaler, name, before(method)))
 
 
 def plant_in_an_activation(iteration: Iteration, hooks: ExitStack) -> None:

@@ -141,7 +141,7 @@ class WatchedScaler(torch.amp.GradScaler):
     def traced(self, scale: float) -> TraceStep:
         """Return the trace of the iteration that began with ``scale``."""
         state = self.state_dict()
-        skipped = "step" in self.called and not self.moved
+        skipped = ("step" in self.called or self.found_inf) and not self.moved
         return TraceStep(scale, self.found_inf, skipped, state["scale"], state["_growth_tracker"])
 
 

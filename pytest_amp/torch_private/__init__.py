@@ -60,6 +60,7 @@ from pytest_amp.torch_private.recording import Call, recorded_calls
 from pytest_amp.torch_private.scaled import scaled_product
 from pytest_amp.torch_private.statistics import updated_statistics
 from pytest_amp.torch_private.storages import live_storages
+from pytest_amp.torch_private.tensor_hooks import copy_hooks
 from pytest_amp.torch_private.trees import flat, unflat
 from pytest_amp.torch_private.virtual import (
     Aliasing,
@@ -102,6 +103,7 @@ __all__ = [
     "compile_workers",
     "compiled_graphs",
     "compiles_itself",
+    "copy_hooks",
     "counted_casts",
     "counted_reads",
     "cpp_compiler",

@@ -211,8 +211,8 @@ def _take(
                 f"the training step{_at(setup.train)} has no loss to look at: it calls neither iteration.loss() nor "
                 "backward() of a loss, and returns none; expected one of the three"
             )
-        tried = "step" in iteration.scaler.called and iteration.scaler.is_enabled()
-        if not tried or iteration.scaler.moved or not iteration.scaler.found_inf:
+        scaler = iteration.scaler
+        if not scaler.is_enabled() or scaler.moved or not scaler.found_inf:
             loss = sum(iteration.losses) / len(iteration.losses)
             return TrajectoryStep(
                 loss, watch.lost, watch.zero, watch.norm, skipped, iteration.stepped_alone, iteration.loss_dtype,

@@ -7,6 +7,9 @@ import re
 from dataclasses import replace
 
 import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
 
 from pytest_amp.cases import Case, mlp
 from pytest_amp.check.entry import Entry
@@ -15,7 +18,7 @@ from pytest_amp.devices import find_device
 from pytest_amp.lint import Severity
 from pytest_amp.numerics.conditions import Conditions
 from pytest_amp.precision import BF16, FP16, Precision
-from tests.check.models import by_angles, by_low_angles, by_nothing, marked, mean_in_the_low_dtype, turned
+from tests.check.models import Batch, by_angles, by_low_angles, by_nothing, marked, mean_in_the_low_dtype, turned
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 BOTH = pytest.mark.parametrize("precision", [BF16, FP16], ids=["bf16", "fp16"])
@@ -46,6 +49,21 @@ def test_cast_that_does_harm_is_named(precision: Precision) -> None:
     assert lines(entry.site) <= marked("low_angles")
     assert entry.harm is not None
     assert entry.harm > LIMIT
+
+
+def with_a_rounded_output(model: nn.Module, batch: Batch) -> dict[str, Tensor]:
+    """Return an output in float32 that was rounded to eight bits, and that no gradient passes."""
+    scores = model(batch["x"], batch["at"]).float()
+    exact = batch["at"] / 3000
+    return {"loss": functional.cross_entropy(scores, batch["y"]), "time": exact.to(torch.bfloat16).float()}
+
+
+@BOTH
+def test_cast_that_harms_an_output_alone_is_named(precision: Precision) -> None:
+    (entry,), ratio = measured(harm_of(replace(turned(by_nothing), loss=with_a_rounded_output), precision), [])
+    assert ratio > LIMIT
+    assert entry.kind == "harmful-cast"
+    assert entry.site.endswith(f"test_harm.py:{with_a_rounded_output.__code__.co_firstlineno + 4}")
 
 
 def test_loss_that_is_averaged_in_fp16_is_harmed() -> None:

@@ -29,7 +29,7 @@ def _kinds_in_source() -> set[str]:
 
 
 def test_each_kind_has_a_page_and_each_page_a_kind() -> None:
-    assert {path.stem for path in PAGES.glob("*.md")} - {"index"} == KINDS
+    assert {path.stem for path in PAGES.glob("*.md")} - {"index", "compared"} == KINDS
 
 
 def test_kinds_of_the_checks_are_known() -> None:

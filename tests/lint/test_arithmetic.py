@@ -76,6 +76,49 @@ def exponent(x: Tensor) -> Tensor:
     return 1000.0 ** -(torch.arange(HIDDEN) / HIDDEN).to(x.dtype)
 
 
+def softmax_by_a_norm(x: Tensor) -> Tensor:
+    return functional.normalize(torch.exp(x - x.amax(1, keepdim=True)), p=1, dim=1, eps=1e-3)
+
+
+def weighted_mean(x: Tensor) -> Tensor:
+    powers = torch.exp(x)
+    return x + ((powers * x).sum(1) / powers.sum(1))[:, None]
+
+
+def decaying_state(x: Tensor) -> Tensor:
+    decay, state = torch.sigmoid(x + 3), torch.zeros_like(x[:, 0])
+    for column in range(HIDDEN):
+        state = decay[:, column] * state + x[:, column]
+    return x + state[:, None] / HIDDEN
+
+
+def gated_state(x: Tensor) -> Tensor:
+    state = torch.zeros_like(x[:, 0])
+    for column in range(HIDDEN):
+        gate = torch.sigmoid(x[:, column] + state)
+        state = (1 - gate) * state + gate * torch.tanh(x[:, column])
+    return x + state[:, None]
+
+
+def transmittance(x: Tensor) -> Tensor:
+    left, parts = torch.ones_like(x[:, 0]), []
+    for column in range(HIDDEN):
+        left = left * torch.sigmoid(x[:, column] + 4)
+        parts.append(left)
+    return torch.stack(parts, 1)
+
+
+def summed_by_index(x: Tensor) -> Tensor:
+    columns = torch.arange(HIDDEN) % 2
+    return x + torch.zeros_like(x[:, :2]).index_add(1, columns, x)[:, columns] / HIDDEN
+
+
+def sampled(x: Tensor) -> Tensor:
+    """Return a sample of a normal distribution, divided by the sum of its magnitudes."""
+    sample = x + torch.exp(0.5 * x) * torch.randn_like(x)
+    return x / (sample.abs().sum(1, keepdim=True) + 1e-2)
+
+
 PAIRS = {
     "layer norm": (layer_norm, layer_norm_wide, "low-norm"),
     "rms norm": (
@@ -100,6 +143,8 @@ PAIRS = {
     ),
     "variance by difference": (difference_of_squares, layer_norm_wide, "low-norm"),
     "softmax": (softmax, lambda x: torch.softmax(x, 1), "low-softmax"),
+    "softmax by a norm": (softmax_by_a_norm, lambda x: torch.softmax(x.float(), 1), "low-softmax"),
+    "weighted mean": (weighted_mean, lambda x: weighted_mean(x.float()).to(x.dtype), "low-softmax"),
     "logsumexp": (
         lambda x: x - torch.logsumexp(x, 1, keepdim=True),
         lambda x: torch.log_softmax(x, 1),
@@ -126,6 +171,9 @@ PAIRS = {
         lambda x: x + x.sum(1, keepdim=True),
         "low-running-sum",
     ),
+    "decaying state": (decaying_state, lambda x: decaying_state(x.float()).to(x.dtype), "low-running-sum"),
+    "transmittance": (transmittance, lambda x: transmittance(x.float()).to(x.dtype), "low-running-sum"),
+    "sum by index": (summed_by_index, lambda x: summed_by_index(x.float()).to(x.dtype), "low-running-sum"),
     "running mean": (running_mean, lambda x: x - x.mean(1, keepdim=True), "low-running-sum"),
     "cumulative sum": (
         lambda x: torch.cumsum(x, 1) / HIDDEN,
@@ -176,6 +224,8 @@ HEALTHY = {
     "pooling": lambda x: x * x.mean(0),
     "small angles": torch.sin,
     "residual stream": lambda x: [x := x + torch.tanh(x) / 30 for _ in range(30)][-1],
+    "gated state": gated_state,
+    "sample of a normal distribution": sampled,
     "temperature": lambda x: x * torch.tensor(0.3).exp(),
     "product with itself": lambda x: (x @ x.mT) @ x / HIDDEN,
     "torch's normalize": lambda x: functional.normalize(x, dim=1) if x.dtype is torch.bfloat16 else x,

@@ -11,7 +11,21 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pytest_amp.lint import Severity
-from tests.lint.linted import HIDDEN, INPUTS, OUTPUTS, Around, around, case, kinds, line_of, network, of_case, samples
+from tests.lint.linted import (
+    HIDDEN,
+    INPUTS,
+    OUTPUTS,
+    Around,
+    around,
+    case,
+    kinds,
+    line_of,
+    network,
+    of_case,
+    of_step,
+    samples,
+    update,
+)
 
 BOTH = pytest.mark.parametrize("dtype", ["bf16", "fp16"])
 
@@ -255,6 +269,44 @@ def test_hook_that_rounds_a_gradient_is_found(dtype: str) -> None:
     (finding,) = of_case(around(watched), dtype)
     assert finding.kind == "backward-rounds"
     assert finding.site == f"tests/lint/test_casts.py:{line_of(watched, 4)}"
+
+
+@BOTH
+def test_rounded_values_are_found(dtype: str) -> None:
+    def loss(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        wanted = batch["x"][:, :3].bfloat16()
+        return functional.mse_loss(model(batch["x"]).float(), wanted.float())
+
+    (finding,) = of_case(case(loss=loss), dtype)
+    assert finding.kind == "rounded-values"
+    assert finding.site == f"tests/lint/test_casts.py:{line_of(loss, 1)}"
+
+
+@BOTH
+def test_cast_of_the_batch_in_a_step_is_found(dtype: str) -> None:
+    def train(iteration: Any) -> None:
+        iteration.optimizer.zero_grad()
+        with iteration.autocast():
+            scores = iteration.model(iteration.batch["x"].half())
+            loss = functional.cross_entropy(scores, iteration.batch["target"])
+        update(iteration, loss)
+
+    (finding,) = of_step(train, dtype)
+    assert finding.kind == "own-cast"
+    assert finding.site == f"tests/lint/test_casts.py:{line_of(train, 3)}"
+
+
+@BOTH
+def test_hook_of_a_parameter_that_rounds_its_gradient_is_found(dtype: str) -> None:
+    def build() -> nn.Module:
+        model = network()
+        untyped: Any = model
+        untyped[0].weight.register_hook(lambda gradient: gradient.bfloat16().float())
+        return model
+
+    (finding,) = of_case(case(build), dtype)
+    assert finding.kind == "backward-rounds"
+    assert finding.site == f"tests/lint/test_casts.py:{line_of(build, 3)}"
 
 
 def test_exception_of_the_model_passes_through() -> None:

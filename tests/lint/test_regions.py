@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -64,7 +65,9 @@ def test_decorated_forward_is_a_region() -> None:
             result: Tensor = self.network(x)
             return result
 
-    assert kinds(of_case(case(Decorated))) == ["own-region"]
+    (finding,) = of_case(case(Decorated))
+    assert finding.kind == "own-region"
+    assert finding.site == f"tests/lint/test_regions.py:{line_of(inspect.unwrap(Decorated.forward))}"
 
 
 @BOTH
@@ -210,6 +213,28 @@ def test_wrong_step_is_an_error_in_its_line(train: Callable[[Any], None], kind: 
     (finding,) = of_step(train, dtype)
     assert (finding.kind, finding.severity) == (kind, Severity.ERROR)
     assert finding.site == f"tests/lint/test_regions.py:{line_of(train, offset)}"
+
+
+class Trainer:
+    """Trainer whose methods call the model, as a trainer of a project does."""
+
+    def __init__(self, iteration: Any) -> None:
+        self.iteration = iteration
+
+    def compute_loss(self) -> Tensor:
+        return wide_loss(self.iteration.model, self.iteration.batch)
+
+    def run(self) -> None:
+        self.iteration.optimizer.zero_grad()
+        update(self.iteration, self.compute_loss())
+
+
+def test_step_of_a_trainer_is_named_with_the_lines_that_lead_to_it() -> None:
+    (finding,) = of_step(lambda iteration: Trainer(iteration).run())
+    assert finding.kind == "no-region"
+    assert finding.site.endswith("tests/lint/linted.py:" + str(line_of(wide_loss, 1)))
+    assert f"test_regions.py:{line_of(Trainer.compute_loss, 1)}" in finding.message
+    assert f"test_regions.py:{line_of(Trainer.run, 2)}" in finding.message
 
 
 @BOTH

@@ -65,6 +65,7 @@ def test_cast_in_the_step_is_an_error(dtype: str) -> None:
 
     (finding,) = of_step(train, dtype)
     assert (finding.kind, finding.severity) == ("low-parameters", Severity.ERROR)
+    assert finding.site == f"tests/lint/test_state.py:{line_of(train, 1)}"
 
 
 class Averaging(nn.Module):
@@ -241,6 +242,21 @@ def test_evaluation_that_casts_the_model_is_an_error(dtype: str) -> None:
     assert actual[0].severity is Severity.ERROR
 
 
+@BOTH
+def test_step_without_gradients_is_an_error(dtype: str) -> None:
+    def train(iteration: Any) -> None:
+        with iteration.autocast():
+            loss = iteration.loss()
+        iteration.scaler.scale(loss).backward()
+        iteration.optimizer.zero_grad(set_to_none=False)
+        iteration.scaler.step(iteration.optimizer)
+        iteration.scaler.update()
+
+    (finding,) = of_step(train, dtype)
+    assert (finding.kind, finding.severity) == ("no-gradient", Severity.ERROR)
+    assert finding.site == f"tests/lint/test_state.py:{line_of(train, 5)}"
+
+
 def penalty(model: nn.Module) -> Tensor:
     return torch.stack([parameter.square().sum() for parameter in model.parameters()]).sum()
 
@@ -252,6 +268,21 @@ def test_unscaled_loss_beside_a_scaled_one_is_an_error() -> None:
             loss = iteration.loss()
         penalty(iteration.model).backward()  # type: ignore[no-untyped-call]
         update(iteration, loss)
+
+    (finding,) = of_step(train, "fp16")
+    assert (finding.kind, finding.severity) == ("mixed-gradients", Severity.ERROR)
+    assert finding.site == f"tests/lint/test_state.py:{line_of(train, 4)}"
+    assert of_step(train, "bf16") == ()
+
+
+def test_unscaled_term_of_a_scaled_loss_is_an_error() -> None:
+    def train(iteration: Any) -> None:
+        iteration.optimizer.zero_grad()
+        with iteration.autocast():
+            loss = iteration.loss()
+        (iteration.scaler.scale(loss) / 2 + penalty(iteration.model)).backward()
+        iteration.scaler.step(iteration.optimizer)
+        iteration.scaler.update()
 
     (finding,) = of_step(train, "fp16")
     assert (finding.kind, finding.severity) == ("mixed-gradients", Severity.ERROR)

@@ -75,6 +75,69 @@ def test_a_step_that_moves_nothing_is_named() -> None:
         run(make_optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.0))
 
 
+def assigns_its_gradients(iteration: Iteration) -> None:
+    iteration.optimizer.zero_grad()
+    with iteration.autocast():
+        loss = iteration.loss()
+    parameters = list(iteration.model.parameters())
+    gradients = torch.autograd.grad(iteration.scaler.scale(loss), parameters)
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        parameter.grad = gradient
+    finish(iteration)
+
+
+def leaves_out_a_step(iteration: Iteration) -> None:
+    """Skip by the norm of the unscaled gradients, as GradScaler would."""
+    backward(iteration)
+    iteration.scaler.unscale_(iteration.optimizer)
+    norm = nn.utils.clip_grad_norm_(iteration.model.parameters(), 1e3)
+    if norm.isfinite():
+        iteration.scaler.step(iteration.optimizer)
+    iteration.scaler.update()
+
+
+@BOTH
+@pytest.mark.parametrize("step", [assigns_its_gradients, leaves_out_a_step])
+def test_overflow_is_planted_and_skipped_in_a_step_that_does_it_itself(step: Train, precision: Precision) -> None:
+    trace = run(step, precision=precision)
+    assert [index for index, each in enumerate(trace) if each.found_inf] == [
+        index for index, each in enumerate(trace) if each.skipped
+    ]
+    assert any(each.found_inf for each in trace)
+
+
+def steps_only_sometimes(iteration: Iteration) -> None:
+    backward(iteration)
+    iteration.scaler.unscale_(iteration.optimizer)
+    if iteration.index:
+        iteration.scaler.step(iteration.optimizer)
+    iteration.scaler.update()
+
+
+@BOTH
+def test_step_that_is_left_out_without_an_overflow_is_named(precision: Precision) -> None:
+    with pytest.raises(AmpFailure, match=r"iteration 0: the training step calls scaler\.step 0 times"):
+        run(steps_only_sometimes, precision=precision)
+
+
+def penalises_scaled_gradients(iteration: Iteration) -> None:
+    iteration.optimizer.zero_grad()
+    with iteration.autocast():
+        loss = iteration.loss()
+    parameters = list(iteration.model.parameters())
+    gradients = torch.autograd.grad(iteration.scaler.scale(loss), parameters, create_graph=True)
+    penalty = torch.stack([gradient.float().square().sum() for gradient in gradients]).sum().sqrt()
+    iteration.scaler.scale(loss + 0.1 * penalty).backward()
+    finish(iteration)
+
+
+def test_gradient_penalty_that_is_not_unscaled_is_named_with_its_line() -> None:
+    with pytest.raises(AmpFailure, match="depend on the scale") as raised:
+        run(penalises_scaled_gradients)
+    line = penalises_scaled_gradients.__code__.co_firstlineno + 5
+    assert f"test_unusual_steps.py:{line}" in str(raised.value)
+
+
 class Normalised(nn.Module):
     """Model that divides by the largest size so far: a buffer that the forward pass reads."""
 

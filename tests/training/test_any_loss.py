@@ -68,6 +68,17 @@ def test_loss_of_a_loop_is_seen(step: Train, precision: Precision) -> None:
     assert losses[-1] < losses[0] < 2
 
 
+def returns_an_accuracy(iteration: Iteration) -> float:
+    usual(iteration)
+    return 0.5
+
+
+def test_number_that_a_step_returns_beside_its_loss_is_not_the_loss() -> None:
+    losses = train(returns_an_accuracy).losses
+    assert losses[-1] < losses[0]
+    assert losses[0] != 0.5
+
+
 def test_loop_without_a_loss_is_refused() -> None:
     with pytest.raises(AmpUsageError, match=r"at \S*test_any_loss\.py:\d+ has no loss to look at"):
         train(lambda _: None)

@@ -28,6 +28,7 @@ from pytest_amp.report import trend as trends
 from pytest_amp.report.causes import Cause, by_standing, causes, failed, remark
 from pytest_amp.report.cells import TITLES, by_reason, legend, short, together, told_commands, valued
 from pytest_amp.report.commands import of_difference as of_commands
+from pytest_amp.report.findings import FindingText
 from pytest_amp.report.html.plots import Plot, plots
 from pytest_amp.report.inline import ISSUE, address
 from pytest_amp.report.known import known_faults
@@ -49,11 +50,15 @@ class Section:
 
 @dataclass(frozen=True)
 class Card:
-    """Card of a cause: each of ``parts`` is a label, a text, and whether that is a command."""
+    """Card of a cause: each of ``parts`` is a label, a text, and whether that is a command.
+
+    ``findings`` link to the pages of their kinds.
+    """
 
     title: str
     count: str
     parts: Sequence[tuple[str, str, bool]]
+    findings: Sequence[FindingText] = ()
 
 
 @dataclass(frozen=True)
@@ -309,7 +314,7 @@ def _card(cause: Cause) -> Card:
     parts = [(label, text, False) for label, text in texts.items()]
     parts += [("likely", likely, False)] if likely is not None else []
     parts += [(label, text, True) for label, text in commands.items() if text is not None]
-    return Card(cause.what, cause.count, parts)
+    return Card(cause.what, cause.count, parts, cause.findings)
 
 
 def _shown(value: object) -> object:

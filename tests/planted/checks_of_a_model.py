@@ -1,0 +1,345 @@
+"""Planted defects of the linter's rules and of the measures of ``amp.check``: each leaves one of them out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from tests.planted.table import defect, swap
+
+
+def _nothing(*_args: Any, **_keywords: Any) -> tuple[()]:
+    return ()
+
+
+@defect(
+    "The linter passes over means, variances and norms of low-precision values",
+    caught_by="tests/lint/test_arithmetic.py::test_wrong_form_is_found[layer norm-bf16]",
+)
+def statistics_are_not_looked_at() -> None:
+    from pytest_amp.lint import arithmetic_rules
+
+    swap(arithmetic_rules, "_statistics", _nothing)
+
+
+@defect(
+    "The linter passes over exponentials and their sum",
+    caught_by="tests/lint/test_arithmetic.py::test_wrong_form_is_found[softmax-",
+)
+def softmax_by_hand_is_not_looked_at() -> None:
+    from pytest_amp.lint import arithmetic_rules
+
+    swap(arithmetic_rules, "_softmax", _nothing)
+
+
+@defect(
+    "The linter passes over logarithms and powers of low-precision values",
+    caught_by="tests/lint/test_arithmetic.py::test_wrong_form_is_found[logarithm-",
+)
+def logarithms_are_not_looked_at() -> None:
+    from pytest_amp.lint import arithmetic_rules
+
+    swap(arithmetic_rules, "_exponentials", _nothing)
+
+
+@defect(
+    "The linter passes over chains of additions and products",
+    caught_by="tests/lint/test_arithmetic.py::test_wrong_form_is_found[running sum-bf16]",
+)
+def running_sums_are_not_looked_at() -> None:
+    from pytest_amp.lint import arithmetic_rules
+
+    swap(arithmetic_rules, "running_sums", _nothing)
+
+
+@defect(
+    "The linter passes over large arguments of sin and cos",
+    caught_by="tests/lint/test_arithmetic.py::test_wrong_form_is_found[angles-",
+)
+def angles_are_not_looked_at() -> None:
+    from pytest_amp.lint import arithmetic_rules
+
+    swap(arithmetic_rules, "_angles", _nothing)
+
+
+@defect(
+    "The linter passes over whole numbers that a cast rounds",
+    caught_by="tests/lint/test_arithmetic.py::test_wrong_form_is_found[positions alone-bf16]",
+)
+def positions_are_not_looked_at() -> None:
+    from pytest_amp.lint import arithmetic_rules
+
+    swap(arithmetic_rules, "_positions", _nothing)
+
+
+@defect(
+    "The linter passes over low-precision terms of a loss",
+    caught_by="tests/lint/test_arithmetic.py::test_low_loss_is_found_in_its_line[with_penalty-bf16]",
+)
+def terms_of_a_loss_are_not_looked_at() -> None:
+    from pytest_amp.lint import arithmetic_rules
+
+    swap(arithmetic_rules, "_terms_of_loss", _nothing)
+
+
+@defect(
+    "The linter passes over float32 values that are rounded and widened again",
+    caught_by="tests/lint/test_casts.py::test_rounded_values_are_found[bf16]",
+)
+def rounded_values_are_not_looked_at() -> None:
+    from pytest_amp.lint import cast_rules
+
+    swap(cast_rules, "rounded_values", _nothing)
+
+
+@defect(
+    "The linter passes over low-precision buffers that are widened where they are used",
+    caught_by="tests/lint/test_casts.py::test_rounded_buffer_is_found_in_the_line_that_rounds_it[bf16]",
+)
+def rounded_buffers_are_not_looked_at() -> None:
+    from pytest_amp.lint import cast_rules
+
+    swap(cast_rules, "rounded_buffers", _nothing)
+
+
+@defect(
+    "The linter passes over casts to float32 without an effect",
+    caught_by="tests/lint/test_casts.py::test_widening_that_gains_nothing_is_found[",
+)
+def useless_widening_is_not_looked_at() -> None:
+    from pytest_amp.lint import cast_rules
+
+    swap(cast_rules, "useless_widening", _nothing)
+
+
+@defect(
+    "The linter passes over casts in a user's backward pass",
+    caught_by="tests/lint/test_casts.py::test_backward_pass_that_rounds_is_found[bf16]",
+)
+def rounded_gradients_are_not_looked_at() -> None:
+    from pytest_amp.lint import cast_rules
+
+    swap(cast_rules, "rounded_gradients", _nothing)
+
+
+@defect(
+    "The linter passes over constants that are zero or infinite in the dtype",
+    caught_by="tests/lint/test_casts.py::test_mask_beyond_the_range_is_found_in_its_line",
+)
+def constants_are_not_looked_at() -> None:
+    from pytest_amp.lint import cast_rules
+
+    swap(cast_rules, "constants", _nothing)
+
+
+@defect(
+    "The linter passes over finite values that become infinite",
+    caught_by="tests/lint/test_casts.py::test_mask_that_overflows_in_a_cast_is_an_error",
+)
+def overflows_are_not_looked_at() -> None:
+    from pytest_amp.lint import cast_rules
+
+    swap(cast_rules, "overflows", _nothing)
+
+
+@defect(
+    "The linter passes over casts of the batch in a training step",
+    caught_by="tests/lint/test_casts.py::test_cast_of_the_batch_in_a_step_is_found[bf16]",
+)
+def casts_of_a_batch_are_not_looked_at() -> None:
+    from pytest_amp.lint import cast_rules
+
+    swap(cast_rules, "input_casts", _nothing)
+
+
+@defect(
+    "The linter passes over trained parameters in a low dtype",
+    caught_by="tests/lint/test_state.py::test_cast_in_the_step_is_an_error[bf16]",
+)
+def low_parameters_are_not_looked_at() -> None:
+    from pytest_amp.lint import state_rules
+
+    swap(state_rules, "low_parameters", _nothing)
+
+
+@defect(
+    "The linter passes over low-precision buffers that a step updates",
+    caught_by="tests/lint/test_state.py::test_low_buffer_that_is_updated_is_found[bf16]",
+)
+def low_buffers_are_not_looked_at() -> None:
+    from pytest_amp.lint import state_rules
+
+    swap(state_rules, "low_buffers", _nothing)
+
+
+@defect(
+    "The linter passes over low-precision state of an optimizer",
+    caught_by="tests/lint/test_state.py::test_low_optimizer_state_is_found[bf16]",
+)
+def low_states_are_not_looked_at() -> None:
+    from pytest_amp.lint import state_rules
+
+    swap(state_rules, "low_states", _nothing)
+
+
+@defect(
+    "The linter passes over low-precision averages that a step keeps",
+    caught_by="tests/lint/test_state.py::test_low_average_is_found[",
+)
+def low_averages_are_not_looked_at() -> None:
+    from pytest_amp.lint import state_rules
+
+    swap(state_rules, "low_averages", _nothing)
+
+
+@defect(
+    "The linter passes over a loss behind the end of the region",
+    caught_by="tests/lint/test_regions.py::test_wrong_step_is_an_error_in_its_line[",
+)
+def losses_outside_are_not_looked_at() -> None:
+    from pytest_amp.lint import state_rules
+
+    swap(state_rules, "loss_outside", _nothing)
+
+
+@defect(
+    "The linter passes over low-precision metrics",
+    caught_by="tests/lint/test_state.py::test_low_metric_that_python_reads_is_found[bf16]",
+)
+def metrics_are_not_looked_at() -> None:
+    from pytest_amp.lint import state_rules
+
+    swap(state_rules, "metrics", _nothing)
+
+
+@defect(
+    "The linter passes over an evaluation that casts the model",
+    caught_by="tests/lint/test_state.py::test_evaluation_that_casts_the_model_is_an_error[bf16]",
+)
+def changed_parameters_are_not_looked_at() -> None:
+    from pytest_amp.lint import state_rules
+
+    swap(state_rules, "changed_parameters", _nothing)
+
+
+@defect(
+    "The linter passes over an unscaled loss beside a scaled one",
+    caught_by="tests/lint/test_state.py::test_unscaled_loss_beside_a_scaled_one_is_an_error",
+)
+def mixed_gradients_are_not_looked_at() -> None:
+    from pytest_amp.lint import state_rules
+
+    swap(state_rules, "mixed_gradients", _nothing)
+
+
+@defect(
+    "The linter passes over a step without any gradient",
+    caught_by="tests/lint/test_state.py::test_step_without_gradients_is_an_error[bf16]",
+)
+def idle_steps_are_not_looked_at() -> None:
+    from pytest_amp.lint import state_rules
+
+    swap(state_rules, "idle_steps", _nothing)
+
+
+@defect(
+    "The linter passes over regions of the model's own",
+    caught_by="tests/lint/test_regions.py::test_decorated_forward_is_a_region",
+)
+def own_regions_are_not_looked_at() -> None:
+    from pytest_amp.lint import regions_rules
+
+    swap(regions_rules, "region_suspects", _nothing)
+
+
+@defect(
+    "The linter passes over a step in which nothing is low",
+    caught_by="tests/lint/test_regions.py::test_model_of_float64_computes_nothing_low[bf16]",
+)
+def nothing_low_is_not_looked_at() -> None:
+    from pytest_amp.lint import regions_rules
+
+    swap(regions_rules, "nothing_low", _nothing)
+
+
+@defect(
+    "The linter passes over the regions of a training step",
+    caught_by="tests/lint/test_regions.py::test_step_of_a_trainer_is_named_with_the_lines_that_lead_to_it",
+)
+def steps_without_a_region_are_not_looked_at() -> None:
+    from pytest_amp.lint import regions_rules
+
+    swap(regions_rules, "step_suspects", _nothing)
+
+
+@defect(
+    "The linter passes over the precision of an evaluation",
+    caught_by="tests/lint/test_regions.py::test_evaluation_in_another_precision_is_found[bf16]",
+)
+def evaluations_are_not_looked_at() -> None:
+    from pytest_amp.lint import regions_rules
+
+    swap(regions_rules, "evaluation_suspects", _nothing)
+
+
+@defect(
+    "The harm of a step is 1, whatever its errors are",
+    caught_by="tests/check/test_harm.py::test_cast_that_does_harm_is_named[bf16]",
+)
+def harm_of_a_step_is_always_one() -> None:
+    from pytest_amp.check import harm
+
+    swap(harm, "ratio_of", lambda *_: 1.0)
+
+
+@defect(
+    "No function is left out by itself: the harm of each is 1",
+    caught_by="tests/check/test_harm.py::test_cast_that_does_harm_is_named[bf16]",
+)
+def harm_of_one_function_is_not_measured() -> None:
+    from pytest_amp.check import harm
+
+    swap(harm, "_of_one", lambda *_: 1.0)
+
+
+@defect(
+    "The errors of outputs are not counted as harm",
+    caught_by="tests/check/test_harm.py::test_cast_that_harms_an_output_alone_is_named[bf16]",
+)
+def harm_of_outputs_is_not_counted() -> None:
+    from pytest_amp.check import harm
+
+    def without_outputs(left: Any, right: Any, u: float) -> Any:
+        return original(replace(left, outputs=0.0), replace(right, outputs=0.0), u)
+
+    original = swap(harm, "ratio_of", without_outputs)
+
+
+@defect(
+    "The error of the loss is not counted as harm",
+    caught_by="tests/check/test_harm.py::test_loss_that_is_averaged_in_fp16_is_harmed",
+)
+def harm_of_a_loss_is_not_counted() -> None:
+    from pytest_amp.check import harm
+
+    swap(harm, "loss_ratio", lambda *_: 1.0)
+
+
+@defect(
+    "A training does not compare its first gradients with those of float32",
+    caught_by="tests/training/test_any_loss.py::test_garbage_in_one_layer_is_named_though_the_loss_falls",
+)
+def first_gradients_are_not_compared() -> None:
+    from pytest_amp.training import check
+
+    swap(check, "_check_gradients", lambda *_: None)
+
+
+@defect(
+    "Reports name no finding of amp.check",
+    caught_by="tests/report/test_findings.py::test_each_finding_links_to_its_page_in_html_and_markdown",
+)
+def pages_of_findings_are_not_linked() -> None:
+    from pytest_amp.report import causes
+
+    swap(causes, "findings_in", _nothing)
