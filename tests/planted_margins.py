@@ -2,7 +2,7 @@
 
 The tests of the gradients suite that are meant for defects of numerics run healthy, together with the zoo; then each
 again with its defect planted; in both dtypes. ``REPORT`` becomes a JSON file of their measurements (tests/margins.py).
-A defect in it is not planted again, so that a run may be resumed. The output is the tables of docs/planted.md; the
+A defect in it is not planted again, so that a run may be resumed. The output is the tables of docs/lab/planted.md; the
 status is 1 if a defect is green, or no measure of it is ``ENOUGH`` times the worst healthy test, and if a healthy test
 is red.
 """

@@ -29,7 +29,7 @@ def test_every_fixture_and_keyword_of_the_marker_is_in_the_readme() -> None:
 
 
 def test_every_hook_has_a_section() -> None:
-    page = (ROOT / "docs" / "hooks.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "reference" / "hooks.md").read_text(encoding="utf-8")
     hooks = [name for name in vars(hookspecs) if name.startswith("pytest_amp_")]
     assert len(hooks) >= 4
     assert [name for name in hooks if f"## `{name}(" not in page] == []

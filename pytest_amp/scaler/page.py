@@ -1,6 +1,6 @@
-"""Tables of docs/scaler.md: the transition table, and one of the optimizers for each given record.
+"""Tables of docs/reference/scaler.md: the transition table, and one of the optimizers for each given record.
 
-``python -m pytest_amp.scaler.page docs/scaler.md [RECORD ...]`` writes them, where a record is the output of ``pytest
+``python -m pytest_amp.scaler.page docs/reference/scaler.md [RECORD ...]`` writes them, where a record is the output of ``pytest
 suites/scaler/test_optimizers.py --amp-record=RECORD`` on the device in question.
 """
 

@@ -1,6 +1,6 @@
 """Transition table of GradScaler: the effect of each call in each stage, explicitly.
 
-The reference model and the real scaler are both compared with it, and docs/scaler.md is made from it.
+The reference model and the real scaler are both compared with it, and docs/reference/scaler.md is made from it.
 """
 
 from __future__ import annotations

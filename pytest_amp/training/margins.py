@@ -1,6 +1,6 @@
 """How much of the band healthy runs use, and how far faults leave it.
 
-``python -m pytest_amp.training.margins docs [DEVICE [SEEDS]]`` writes the device's table into docs/training.md; the
+``python -m pytest_amp.training.margins docs [DEVICE [SEEDS]]`` writes the device's table into docs/lab/training.md; the
 width of the band was chosen by it.
 """
 
@@ -98,7 +98,7 @@ def row_of(fault: Callable[[TrainingIteration], None], setups: list[Setup], band
 
 
 def main(arguments: list[str]) -> None:
-    """Write the table of a device into ``docs/training.md``."""
+    """Write the table of a device into ``docs/lab/training.md``."""
     from pytest_amp.scaler.page import replaced
 
     torch.set_num_threads(1)

@@ -1,6 +1,6 @@
 """Long-run study of AdamW with weights and states in bfloat16 against float32 masters, over thousands of steps.
 
-``python -m pytest_amp.training.study docs [STEPS [SEEDS]]`` writes the table and the plot of docs/training.md.
+``python -m pytest_amp.training.study docs [STEPS [SEEDS]]`` writes the table and the plot of docs/lab/training.md.
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ def _smooth(losses: list[float]) -> list[float]:
 
 
 def main(arguments: list[str], *, say: Callable[[str], object] = print) -> None:
-    """Run the study and write its table into ``docs/training.md`` and its plot beside it."""
+    """Run the study and write its table into ``docs/lab/training.md`` and its plot beside it."""
     from pytest_amp.scaler.page import replaced
 
     folder = Path(arguments[0])

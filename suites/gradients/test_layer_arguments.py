@@ -200,7 +200,7 @@ MOST = 12.0
 #: Found by this suite: the forward pass is right, and the gradient that the second direction's first step passes to
 #: the next is wrong by a third of its size. So it is for 8 rows and their multiples with 32 units and their multiples
 #: up to 256, not for other sizes, LSTM, GRU, float32, bfloat16, packed sequences, or one direction
-#: (docs/oracle-measured.md).
+#: (docs/lab/oracle.md).
 OTHER_DIRECTION = (
     "no report found: cuDNN's fp16 gradients of nn.RNN(bidirectional=True) are wrong for batches of 8 and units of 32 "
     "(cuDNN 9.19, H200, torch 2.11): torch.backends.cudnn.flags(enabled=False) around the layer, or an LSTM or a GRU"

@@ -10,7 +10,7 @@ from pytest_amp.report.difference import as_markdown
 from pytest_amp.report.html import of_difference
 from tests.project import ROOT
 
-FOLDER = ROOT / "docs" / "examples"
+FOLDER = ROOT / "docs" / "lab" / "examples"
 RELEASES = [("2.13", "2.14"), ("2.6", "2.13")]
 
 

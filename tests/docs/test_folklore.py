@@ -7,7 +7,7 @@ import re
 
 from tests.project import ROOT
 
-PAGE = ROOT / "docs" / "folklore.md"
+PAGE = ROOT / "docs" / "explanation" / "folklore.md"
 ROWS = [
     [cell.strip() for cell in line.strip("|").split(" | ")]
     for line in PAGE.read_text(encoding="utf-8").splitlines()

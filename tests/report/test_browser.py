@@ -193,7 +193,7 @@ def test_on_a_phone_nothing_sticks_out(browser: Any, file: Path) -> None:
 def test_no_column_of_an_upgrade_is_cut_off(browser: Any, width: int) -> None:
     """Boxes of the docs' page show more than a few rows, and each issue is a link."""
     page = browser.new_page(viewport={"width": width, "height": 900})
-    page.goto((ROOT / "docs" / "examples" / "torch-2.13-to-2.14.html").as_uri())
+    page.goto((ROOT / "docs" / "lab" / "examples" / "torch-2.13-to-2.14.html").as_uri())
     boxes = page.locator("details[open] .scroll")
     assert boxes.count() > 2
     assert boxes.evaluate_all("boxes => boxes.filter(box => box.scrollWidth > box.clientWidth).length") == 0

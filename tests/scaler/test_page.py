@@ -1,4 +1,4 @@
-"""docs/scaler.md agrees with the model, the suite and its keywords."""
+"""docs/reference/scaler.md agrees with the model, the suite and its keywords."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pytest_amp.scaler.page import HELD, main, optimizers, replaced, transitions
 from pytest_amp.scaler.transitions import CALLS
 from tests.project import ROOT
 
-PAGE = ROOT / "docs" / "scaler.md"
+PAGE = ROOT / "docs" / "reference" / "scaler.md"
 TEXT = PAGE.read_text(encoding="utf-8")
 
 
@@ -31,7 +31,7 @@ def observed(*checked: str, device: str = "cpu") -> Record:
 
 
 def test_the_transition_table_is_the_one_of_the_page() -> None:
-    assert transitions() in TEXT, "run python -m pytest_amp.scaler.page docs/scaler.md"
+    assert transitions() in TEXT, "run python -m pytest_amp.scaler.page docs/reference/scaler.md"
     assert all(f"| `{call}` |" in transitions() for call in CALLS)
 
 

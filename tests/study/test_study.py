@@ -200,8 +200,8 @@ def test_what_was_measured_in_doubt_is_measured_again(
 
 
 def test_the_page_of_the_docs_is_what_its_results_say() -> None:
-    """``pytest-amp study transformer --to docs/transformers --only-report`` writes it."""
-    folder = Path(__file__).parents[2] / "docs" / "transformers"
+    """``pytest-amp study transformer --to docs/lab/transformers --only-report`` writes it."""
+    folder = Path(__file__).parents[2] / "docs" / "lab" / "transformers"
     actual = results.read(folder / "transformer.jsonl")
     assert not any(result.get("doubts") for result in actual.found.values())
     modes = ("forward-backward", "step")

@@ -1,4 +1,4 @@
-"""docs/training.md agrees with its tables, and its tables with measurements."""
+"""docs/lab/training.md agrees with its tables, and its tables with measurements."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pytest_amp.training.margins import FAULTS, gradients_short, row_of
 from pytest_amp.training.study import STORAGES
 from tests.project import ROOT
 
-TEXT = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
+TEXT = (ROOT / "docs" / "lab" / "training.md").read_text(encoding="utf-8")
 
 
 def part(name: str) -> str:
