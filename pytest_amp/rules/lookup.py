@@ -61,8 +61,8 @@ def as_markdown(spec: Spec) -> str:
     lines = [
         "# What autocast does with each operator",
         "",
-        f"For users who look up an operator: autocast's rule for it on each device type, in torch {spec.first} to {spec.last}.",
-        "`pytest-amp rules softmax` prints one operator.",
+        "For users who look up an operator: autocast's rule for it on each device type,",
+        f"in torch {spec.first} to {spec.last}. `pytest-amp rules softmax` prints one operator.",
         f"`pytest-amp rules --format=md` generates this page from `{SPEC_FILE}`: edit that file, not the page.",
         "",
         "An overload without a row, or with an empty cell, has no rule there: it runs in the dtypes of its arguments.",

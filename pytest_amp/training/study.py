@@ -1,6 +1,6 @@
 """Long-run study of AdamW with weights and states in bfloat16 against float32 masters, over thousands of steps.
 
-``python -m pytest_amp.training.study docs [STEPS [SEEDS]]`` writes the table and the plot of docs/lab/training.md.
+``python -m pytest_amp.training.study docs/lab [STEPS [SEEDS]]`` writes the table and the plot of docs/lab/training.md.
 """
 
 from __future__ import annotations

@@ -30,8 +30,8 @@ GENERATED = "<!-- python -m tests.docs.reference -->"
 
 
 INI = """
-The command line wins over the ini file; the header of a run shows the source of each value. The value of an ini key is text: quoted in TOML,
-without quotes in `pytest.ini` and `tox.ini`. A relative path starts at the folder of that file.
+The command line wins over the ini file; the header of a run shows the source of each value. The value of an ini key is
+text: quoted in TOML, without quotes in `pytest.ini` and `tox.ini`. A relative path starts at the folder of that file.
 
 ```toml
 # pyproject.toml
@@ -56,21 +56,28 @@ DEVICES = """
 
 - `auto` is the accelerator if it really computes (a small product under autocast must be right), else the CPU.
 - A device that is named and does not compute is refused: pytest ends with 4.
-- A fake device (`fake:cuda`) has CUDA's rules and no arithmetic: torch's autocast kernels for CUDA run on tensors without values. It runs
-  only if it is named.
-- Under pytest-xdist (`-n`), each worker gets its own GPU where `cuda` is named. Speed is timed only if there are no more workers than GPUs.
+- A fake device (`fake:cuda`) has CUDA's rules and no arithmetic: torch's autocast kernels for CUDA run on tensors
+  without values. It runs only if it is named.
+- Under pytest-xdist (`-n`), each worker gets its own GPU where `cuda` is named. Speed is timed only if there are no more
+  workers than GPUs.
 
 ## Reports
 
-`--amp-report` may be repeated. `json:PATH` writes the record into a file that may exist. `md:PATH` is a page of what ran, failed and changed.
-`html:PATH` adds plots and a table of all observations, in one file without network; it needs `jinja2`. `github` adds the page to the summary
-of the running job of GitHub Actions. [The record of a run](record.md#reports) describes them.
+`--amp-report` may be repeated. `json:PATH` writes the record into a file that may exist. `md:PATH` is a page of what ran,
+failed and changed. `html:PATH` adds plots and a table of all observations, in one file without network; it needs
+`jinja2`. `github` adds the page to the summary of the running job of GitHub Actions.
+[The record of a run](record.md#reports) describes them.
 """
 
 
 def options() -> str:
     """Return each option with its ini key and its help text."""
-    lines = ["# Options", GENERATED, "", "For everybody who runs pytest-amp: the options of pytest that it adds, and their ini keys."]
+    lines = [
+        "# Options",
+        GENERATED,
+        "",
+        "For everybody who runs pytest-amp: its options of pytest, and their ini keys.",
+    ]
     lines += [INI, "| option | ini key | what it is |", "|---|---|---|"]
     for option in OPTIONS:
         value = "" if option.flag else f"={option.metavar}"
@@ -79,15 +86,21 @@ def options() -> str:
 
 
 GUARD = """
-A test that requests one of these fixtures runs once for each selected device and dtype, as `test_my_model[cuda-bf16]`. It is seeded and runs
-on one CPU thread. If it leaves torch's state changed (autocast, default dtype, TF32, deterministic flags, grad mode, …), that state is
-restored, and the test errors.
+A test that requests one of these fixtures runs once for each selected device and dtype, as `test_my_model[cuda-bf16]`.
+It is seeded and runs on one CPU thread. If it leaves torch's state changed (autocast, default dtype, TF32, deterministic
+flags, grad mode, …), that state is restored, and the test errors.
 """
 
 
 def fixtures_and_markers() -> str:
     """Return each fixture with the first sentence of its docstring, each check of ``amp``, each marker."""
-    lines = ["# Fixtures and markers", GENERATED, "", "For authors of tests: the fixtures and markers that pytest-amp adds.", GUARD]
+    lines = [
+        "# Fixtures and markers",
+        GENERATED,
+        "",
+        "For authors of tests: fixtures and markers of pytest-amp.",
+        GUARD,
+    ]
     lines += ["| fixture | what it is |", "|---|---|"]
     public = sorted(name for name in fixtures.NAMES if not name.startswith("_"))
     lines += [f"| `{name}` | {_sentence(getattr(fixtures, name))} |" for name in public]
@@ -105,7 +118,12 @@ def fixtures_and_markers() -> str:
 
 def checks() -> str:
     """Return each member of ``amp``, with its whole docstring."""
-    lines = ["# The checks of `amp`", GENERATED, "", "For authors of tests: the members of the fixture `amp`, in alphabetical order."]
+    lines = [
+        "# The checks of `amp`",
+        GENERATED,
+        "",
+        "For authors of tests: members of the fixture `amp`, alphabetically.",
+    ]
     for name, value in sorted(inspect.getmembers(Amp)):
         if not name.startswith("_") and inspect.getdoc(value):
             call = f"amp.{name}{_signature(value)}" if callable(value) else f"amp.{name}"
@@ -163,8 +181,8 @@ def commands() -> str:
         "# Commands",
         GENERATED,
         "",
-        "For users of the command line: `pytest-amp COMMAND`, or `python -m pytest_amp COMMAND`, and its arguments. Only `init` imports torch",
-        "in this process.",
+        "For users of the command line: `pytest-amp COMMAND`, or `python -m pytest_amp COMMAND`, and its arguments.",
+        "Only `init` imports torch in this process.",
     ]
     (subparsers,) = (_action for _action in parser._actions if isinstance(_action, argparse._SubParsersAction))
     for name, command in subparsers.choices.items():

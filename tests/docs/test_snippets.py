@@ -1,8 +1,8 @@
 """Every snippet and command of the tutorial and the how-to pages, run in turn in a folder of the page's own.
 
-A block of Python or TOML that begins with ``# name.py`` is that file; a block of a console is run line by line. A command has a
-comment ``# fails: STATUS`` if it should not end with 0. Commands that install, or need a network or an accelerator, are
-checked word by word instead: their options and targets exist.
+A block of Python or TOML that begins with ``# name.py`` is that file; a block of a console is run line by line. A
+command has a comment ``# fails: STATUS`` if it should not end with 0. Commands that install, or need a network or an
+accelerator, are checked word by word instead: their options and targets exist.
 """
 
 from __future__ import annotations
