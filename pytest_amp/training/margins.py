@@ -1,6 +1,6 @@
 """How much of the band healthy runs use, and how far faults leave it.
 
-``python -m pytest_amp.training.margins docs/lab [DEVICE [SEEDS]]`` writes the device's table into docs/lab/training.md; the
+``python -m pytest_amp.training.margins docs/lab [DEVICE [SEEDS]]`` writes the table of a device into training.md; the
 width of the band was chosen by it.
 """
 

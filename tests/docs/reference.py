@@ -58,13 +58,13 @@ DEVICES = """
 - A device that is named and does not compute is refused: pytest ends with 4.
 - A fake device (`fake:cuda`) has CUDA's rules and no arithmetic: torch's autocast kernels for CUDA run on tensors
   without values. It runs only if it is named.
-- Under pytest-xdist (`-n`), each worker gets its own GPU where `cuda` is named. Speed is timed only if there are no more
-  workers than GPUs.
+- Under pytest-xdist (`-n`), each worker gets its own GPU where `cuda` is named. Speed is timed only if there are no
+  more workers than GPUs.
 
 ## Reports
 
-`--amp-report` may be repeated. `json:PATH` writes the record into a file that may exist. `md:PATH` is a page of what ran,
-failed and changed. `html:PATH` adds plots and a table of all observations, in one file without network; it needs
+`--amp-report` may be repeated. `json:PATH` writes the record into a file that may exist. `md:PATH` is a page of what
+ran, failed and changed. `html:PATH` adds plots and a table of all observations, in one file without network; it needs
 `jinja2`. `github` adds the page to the summary of the running job of GitHub Actions.
 [The record of a run](record.md#reports) describes them.
 """
@@ -87,8 +87,8 @@ def options() -> str:
 
 GUARD = """
 A test that requests one of these fixtures runs once for each selected device and dtype, as `test_my_model[cuda-bf16]`.
-It is seeded and runs on one CPU thread. If it leaves torch's state changed (autocast, default dtype, TF32, deterministic
-flags, grad mode, …), that state is restored, and the test errors.
+It is seeded and runs on one CPU thread. If it leaves torch's state changed (autocast, default dtype, TF32,
+deterministic flags, grad mode, …), that state is restored, and the test errors.
 """
 
 
