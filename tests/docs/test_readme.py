@@ -11,7 +11,7 @@ from tests.docs.test_snippets import BLOCK
 from tests.project import ROOT, Project
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-BLOCKS = BLOCK.findall(README)
+BLOCKS: list[tuple[str, str]] = BLOCK.findall(README)
 
 
 def block(language: str) -> str:
