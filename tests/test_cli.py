@@ -176,7 +176,9 @@ def test_a_reader_that_has_gone_is_no_error(unbuffered: str) -> None:
 @pytest.mark.parametrize(
     ("closed", "message"), [(">&-", "pytest-amp: standard output: closed\n"), (">&- 2>&-", "")], ids=["output", "both"]
 )
-@pytest.mark.parametrize("arguments", ["rules", "rules softmax --device=cuda", "show docs/lab/examples/torch-2.13.json.gz"])
+@pytest.mark.parametrize(
+    "arguments", ["rules", "rules softmax --device=cuda", "show docs/lab/examples/torch-2.13.json.gz"]
+)
 def test_a_closed_output_is_told(arguments: str, closed: str, message: str) -> None:
     done = subprocess.run(
         ["sh", "-c", f"exec {sys.executable} -m pytest_amp {arguments} {closed}"],  # noqa: S607
