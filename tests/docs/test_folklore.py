@@ -23,7 +23,7 @@ def test_there_are_all_the_statements_and_each_has_a_verdict() -> None:
 
 
 def test_tests_that_are_named_exist() -> None:
-    named = re.findall(r"\[`(test_\w+)`\]\(\.\./([\w/]+\.py)\)", PAGE.read_text(encoding="utf-8"))
+    named = re.findall(r"\[`(test_\w+)`\]\(\.\./\.\./([\w/]+\.py)\)", PAGE.read_text(encoding="utf-8"))
     assert len(named) >= 12
     for name, path in named:
         tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
