@@ -96,7 +96,7 @@ def test_a_wrong_command_line_is_refused(
 
 def test_the_page_in_the_documentation_is_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["rules", "--format=md"]) == 0
-    assert capsys.readouterr().out == (ROOT / "docs" / "rules.md").read_text(encoding="utf-8")
+    assert capsys.readouterr().out == (ROOT / "docs" / "reference" / "rules.md").read_text(encoding="utf-8")
 
 
 def test_it_needs_no_torch() -> None:
@@ -176,7 +176,9 @@ def test_a_reader_that_has_gone_is_no_error(unbuffered: str) -> None:
 @pytest.mark.parametrize(
     ("closed", "message"), [(">&-", "pytest-amp: standard output: closed\n"), (">&- 2>&-", "")], ids=["output", "both"]
 )
-@pytest.mark.parametrize("arguments", ["rules", "rules softmax --device=cuda", "show docs/examples/torch-2.13.json.gz"])
+@pytest.mark.parametrize(
+    "arguments", ["rules", "rules softmax --device=cuda", "show docs/lab/examples/torch-2.13.json.gz"]
+)
 def test_a_closed_output_is_told(arguments: str, closed: str, message: str) -> None:
     done = subprocess.run(
         ["sh", "-c", f"exec {sys.executable} -m pytest_amp {arguments} {closed}"],  # noqa: S607

@@ -71,7 +71,9 @@ def test_ten_records_become_a_table_and_a_picture(tmp_path: Path) -> None:
 
 
 @needs_jsonschema
-@pytest.mark.parametrize("path", sorted((ROOT / "docs" / "examples").glob("*.json.gz")), ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "docs" / "lab" / "examples").glob("*.json.gz")), ids=lambda path: path.name
+)
 def test_records_of_the_docs_are_as_the_schema_says(path: Path) -> None:
     data = json.loads(gzip.decompress(path.read_bytes()))
     assert problems(data) == []

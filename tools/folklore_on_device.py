@@ -1,4 +1,4 @@
-"""What docs/folklore.md says of speed and memory, measured on a device: tables, as Markdown.
+"""What docs/explanation/folklore.md says of speed and memory, measured on a device: tables, as Markdown.
 
     python -m tools.folklore_on_device [--device cuda] [--parts steps,memory,warm-ups] [--out FILE.json]
 

@@ -101,7 +101,8 @@ class LoopChecks(Bound):
           parameter, and a buffer, that no step writes to may have any dtype;
         - no more gradients may be zero, and no more updates may round away, than in float32, but for a tenth;
         - backward must be outside of the region;
-        - the loss must be in the band of float32 runs that are disturbed as rounding would (docs/training.md).
+        - the loss must be within the spread of float32 runs perturbed by rounding-sized noise
+          (docs/explanation/training.md).
 
         A model that runs within a region only is compared with float32 copies of its low-precision tensors, or, if
         these do not run without a region, either, with manual casts; a note in the summary says so.

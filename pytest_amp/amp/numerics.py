@@ -28,8 +28,8 @@ class NumericChecks(Bound):
         module's buffers; complex ones by their real and imaginary parts, sparse ones as dense tensors:
 
         - each is there, finite, of its dtype, and no further from the float64 value than rounding explains. How much
-          that is, is predicted in float64, with explicit rounding where autocast's rules cast (docs/oracle.md); on
-          device types without rounding models it is measured with casts made by hand;
+          that is, is predicted in float64, with explicit rounding where autocast's rules cast
+          (docs/explanation/oracle.md); on device types without rounding models it is measured with casts made by hand;
         - each operator rounds as its rounding model says;
         - the step is that of casts made by hand, without autocast's kernels: on a CPU in every bit, on an
           accelerator but for the order of sums (pytest_amp/numerics/tolerance.py has the bounds).

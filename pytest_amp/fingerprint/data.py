@@ -197,7 +197,7 @@ _HEADER = """\
 # release. cuda, xpu, mps and mtia are read under fake tensors; real-cuda is where a real device gives something else
 # in the releases that were measured on one, with its reason behind two spaces and a #.
 #
-# Made by tools.fingerprints.update and reviewed: see docs/fingerprint.md.
+# Made by tools.fingerprints.update and reviewed: see docs/reference/fingerprint.md.
 """
 
 

@@ -16,8 +16,8 @@ ERROR_RATIO = 1.5
 #: Errors below this share of the allowed one count as equal: zero is no measure to divide by.
 NEGLIGIBLE = 0.05
 #: Relative change that counts as none, unless the observation has its own margin. A ratio is a speedup: step times of
-#: two processes on one machine differ by up to that (docs/speed.md). Bytes: an allocator rounds, a library uses another
-#: workspace. A measure is a user's, of unknown meaning.
+#: two processes on one machine differ by up to that (docs/explanation/speed.md). Bytes: an allocator rounds, a
+#: library uses another workspace. A measure is a user's, of unknown meaning.
 MARGINS = {Kind.RATIO: 0.06, Kind.BYTES: 0.02, Kind.MEASURE: 0.05}
 
 

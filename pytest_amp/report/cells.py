@@ -25,7 +25,7 @@ TITLES = {
 }
 
 
-#: Legend of a value of the family fingerprint (docs/fingerprint.md), which is not self-explanatory.
+#: Legend of a value of the family fingerprint (docs/reference/fingerprint.md), which is not self-explanatory.
 FINGERPRINT = (
     "a fingerprint is what float32 inputs and low ones give, without autocast | with it: "
     "= is the same as without, low is autocast's dtype, x8 is of eight samples"

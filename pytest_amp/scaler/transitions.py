@@ -1,6 +1,7 @@
 """Transition table of GradScaler: the effect of each call in each stage, as the reference model makes it.
 
-The real scaler is compared with it, and docs/scaler.md has it in full, so that a change of the model shows there.
+The real scaler is compared with it, and docs/reference/scaler.md has it in full, so that a change of the model shows
+there.
 """
 
 from __future__ import annotations

@@ -20,8 +20,8 @@ class Band:
     """Loss of the float32 run in each step, and the allowed distance of the mixed-precision run.
 
     ``spread`` is the root mean square of the companions' distances from it, over them and five steps. Half of the width
-    is ``WIDTH`` spreads, and at least two roundings of the loss to the low dtype: docs/training.md has the distances,
-    in spreads, of healthy runs and of faults.
+    is ``WIDTH`` spreads, and at least two roundings of the loss to the low dtype: docs/lab/training.md has the
+    distances, in spreads, of healthy runs and of faults.
     """
 
     losses: tuple[float, ...]

@@ -1,6 +1,6 @@
 """Long-run study of AdamW with weights and states in bfloat16 against float32 masters, over thousands of steps.
 
-The suites train four of the storages for a thousand steps; docs/training.md has a table of all.
+The suites train four of the storages for a thousand steps; docs/lab/training.md has a table of all.
 """
 
 from __future__ import annotations

@@ -220,7 +220,7 @@ def test_tf32_is_ten_bits_with_the_range_of_float32(amp: SuiteAmp) -> None:
 
 @ON_CUDA
 def test_how_tf32_rounds(amp: SuiteAmp) -> None:
-    """Rounding is to one of the two neighbours; record which: to the nearest even on an H200 (docs/formats.md)."""
+    """Rounding is to one of the two neighbours; record which: to the nearest even on an H200 (docs/lab/formats.md)."""
     step = TF32.eps
     inputs = [1 + step / 4, 1 + step / 2, 1 + 3 * step / 4, 1 + 3 * step / 2, -1 - step / 2, -1 - 3 * step / 4]
     with float32_precision("tf32"):

@@ -1,6 +1,6 @@
 """bf16 needs no scaler: it has float32's range, and training with a scaler has the bits of training without.
 
-The measured values are in docs/scaler.md.
+The measured values are in docs/lab/scaler.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Transition table: the effect of each call in each stage, and the message where it is refused.
 
-The table is ``pytest_amp/scaler/transitions.py``, and is printed in docs/scaler.md.
+The table is ``pytest_amp/scaler/transitions.py``, and is printed in docs/reference/scaler.md.
 """
 
 from __future__ import annotations

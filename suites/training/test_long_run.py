@@ -1,6 +1,6 @@
 """Long runs: after a thousand steps bf16 weights stop learning, since updates round away, and the remedies continue.
 
-The study itself, with more steps and seeds, is in docs/training.md.
+The study itself, with more steps and seeds, is in docs/lab/training.md.
 """
 
 from __future__ import annotations

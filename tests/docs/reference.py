@@ -27,12 +27,12 @@ from pytest_amp.scaler.iteration import Iteration
 from tests.project import ROOT
 
 FOLDER = ROOT / "docs" / "reference"
-MADE = "<!-- python -m tests.docs.reference -->"
+GENERATED = "<!-- python -m tests.docs.reference -->"
 
 
 INI = """
-An ini key's value is text: in TOML in quotes, in `pytest.ini` and `tox.ini` without. A relative path starts at the
-folder of that file.
+The command line wins over the ini file; the header of a run shows the source of each value. The value of an ini key is
+text: quoted in TOML, without quotes in `pytest.ini` and `tox.ini`. A relative path starts at the folder of that file.
 
 ```toml
 # pyproject.toml
@@ -52,20 +52,57 @@ amp_report =
 ```
 """
 
+DEVICES = """
+## Devices
+
+- `auto` is the accelerator if it really computes (a small product under autocast must be right), else the CPU.
+- A device that is named and does not compute is refused: pytest ends with 4.
+- A fake device (`fake:cuda`) has CUDA's rules and no arithmetic: torch's autocast kernels for CUDA run on tensors
+  without values. It runs only if it is named.
+- Under pytest-xdist (`-n`), each worker gets its own GPU where `cuda` is named. Speed is timed only if there are no
+  more workers than GPUs.
+
+## Reports
+
+`--amp-report` may be repeated. `json:PATH` writes the record into a file that may exist. `md:PATH` is a page of what
+ran, failed and changed. `html:PATH` adds plots and a table of all observations, in one file without network; it needs
+`jinja2`. `github` adds the page to the summary of the running job of GitHub Actions.
+[The record of a run](record.md#reports) describes them.
+"""
+
 
 def options() -> str:
     """Return each option with its ini key and its help text."""
-    lines = ["# Options", MADE, "", "The command line wins over ini; the header says where each value came from.", INI]
-    lines += ["| option | ini key | what it is |", "|---|---|---|"]
+    lines = [
+        "# Options",
+        GENERATED,
+        "",
+        "For everybody who runs pytest-amp: its options of pytest, and their ini keys.",
+    ]
+    lines += [INI, "| option | ini key | what it is |", "|---|---|---|"]
     for option in OPTIONS:
         value = "" if option.flag else f"={option.metavar}"
         lines.append(f"| `{option.name}{value}` | `{option.ini}` | {_cell(option.help)} |")
-    return "\n".join([*lines, ""])
+    return "\n".join([*lines, DEVICES])
+
+
+GUARD = """
+A test that requests one of these fixtures runs once for each selected device and dtype, as `test_my_model[cuda-bf16]`.
+It is seeded and runs on one CPU thread. If it leaves torch's state changed (autocast, default dtype, TF32,
+deterministic flags, grad mode, …), that state is restored, and the test errors.
+"""
 
 
 def fixtures_and_markers() -> str:
     """Return each fixture with the first sentence of its docstring, each check of ``amp``, each marker."""
-    lines = ["# Fixtures and markers", MADE, "", "| fixture | what it is |", "|---|---|"]
+    lines = [
+        "# Fixtures and markers",
+        GENERATED,
+        "",
+        "For authors of tests: fixtures and markers of pytest-amp.",
+        GUARD,
+    ]
+    lines += ["| fixture | what it is |", "|---|---|"]
     public = sorted(name for name in fixtures.NAMES if not name.startswith("_"))
     lines += [f"| `{name}` | {_sentence(getattr(fixtures, name))} |" for name in public]
     lines += ["", "| of `amp` | what it does |", "|---|---|"]
@@ -82,7 +119,12 @@ def fixtures_and_markers() -> str:
 
 def checks() -> str:
     """Return each member of ``amp``, with its whole docstring."""
-    lines = ["# The checks of `amp`", MADE, "", "What `amp` offers a test, in the order of the alphabet."]
+    lines = [
+        "# The checks of `amp`",
+        GENERATED,
+        "",
+        "For authors of tests: members of the fixture `amp`, alphabetically.",
+    ]
     for name, value in sorted(inspect.getmembers(Amp)):
         if not name.startswith("_") and inspect.getdoc(value):
             call = f"amp.{name}{_signature(value)}" if callable(value) else f"amp.{name}"
@@ -110,9 +152,9 @@ def python() -> str:
     """Return the classes and functions that a project may import, with their public members."""
     lines = [
         "# Python",
-        MADE,
+        GENERATED,
         "",
-        "What a project imports: for its hooks, its own devices and cases, its own readers of records.",
+        "For authors of projects and back ends: the names to import for hooks, devices, cases and readers of records.",
         "From the package itself:",
         "",
         "```python",
@@ -145,9 +187,10 @@ def commands() -> str:
     parser = _parser()
     lines = [
         "# Commands",
-        MADE,
+        GENERATED,
         "",
-        "`pytest-amp COMMAND`, or `python -m pytest_amp COMMAND`. None but `init` imports torch here.",
+        "For users of the command line: `pytest-amp COMMAND`, or `python -m pytest_amp COMMAND`, and its arguments.",
+        "Only `init` imports torch in this process.",
     ]
     (subparsers,) = (_action for _action in parser._actions if isinstance(_action, argparse._SubParsersAction))
     for name, command in subparsers.choices.items():

@@ -6,8 +6,6 @@ import re
 
 import pytest
 
-pytest.importorskip("jinja2", reason="needs jinja2: pip install 'pytest-amp[html]'")
-
 from pytest_amp.record import Record, Verdict, difference, read_record
 from tests.docs.examples import FOLDER, RELEASES, pages
 

@@ -1,4 +1,6 @@
-"""README and the pages beside tutorial and how-to: their Python runs, and their commands exist, word by word.
+"""Pages beside tutorial and how-to: their Python runs, and their commands exist, word by word.
+
+tests/docs/test_readme.py runs the Python of README.
 
 The pages omit the model, the batch and the loss of a reader's own: ``PRELUDE`` has them.
 """
@@ -105,7 +107,7 @@ def _in_a_test(block: str, number: int) -> str:
     return f"def test_block_{number}(amp):\n{textwrap.indent(case + block, '    ')}"
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if _python(page)], ids=_name)
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "README.md" and _python(page)], ids=_name)
 def test_the_python_of_a_page_runs(page: Path, tmp_path: Path) -> None:
     blocks = [_in_a_test(block, number) for number, block in enumerate(_python(page))]
     if page.name in READ:
@@ -132,8 +134,6 @@ def test_the_python_of_a_page_runs(page: Path, tmp_path: Path) -> None:
         "--amp-device=cpu",
         "--amp-dtype=bf16",
     ]
-    # tests/test_one_case.py runs the README's longest test, in both dtypes.
-    options += ["-k", "not test_my_model_check_by_check"] if page.name == "README.md" else []
     command = [sys.executable, "-m", "pytest", *loaded, *options, "--amp-allow-missing=compiler", "test_page.py"]
     done = subprocess.run(
         command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300, check=False

@@ -20,11 +20,26 @@ def test_every_page_is_in_the_navigation_once() -> None:
     assert sorted(listed) == sorted(pages)
 
 
+#: Pages that other programs write: comparisons of records, and the study of transformers.
+REPORTS = ("lab/examples/", "lab/transformers/")
+
+
+def test_every_page_says_in_its_first_sentence_whom_it_is_for() -> None:
+    pages = {path.relative_to(ROOT / "docs").as_posix(): path for path in (ROOT / "docs").rglob("*.md")}
+    first = {
+        name: re.sub(r"<!--.*?-->|^# .*", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE).lstrip()
+        for name, path in pages.items()
+        if not name.startswith(("findings/", *REPORTS))
+    }
+    assert len(first) > 50
+    assert [name for name, text in first.items() if not re.match(r"For [^.]*?[:,]", text)] == []
+
+
 def test_it_builds(tmp_path: Path) -> None:
     if importlib.util.find_spec("material") is None:
         pytest.skip("mkdocs-material is in the dependency group docs, and ci.yml builds the site")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    page = (tmp_path / "site" / "folklore.html").read_text(encoding="utf-8")
+    page = (tmp_path / "site" / "explanation" / "folklore.html").read_text(encoding="utf-8")
     assert "../suites/" not in page  # files outside of the site are shown as text

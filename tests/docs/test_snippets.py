@@ -1,8 +1,8 @@
 """Every snippet and command of the tutorial and the how-to pages, run in turn in a folder of the page's own.
 
-A block of Python that begins with ``# name.py`` is that file; a block of a console is run line by line. A command has a
-comment ``# fails: STATUS`` if it should not end with 0. Commands that install, or need a network or an accelerator, are
-checked word by word instead: their options and targets exist.
+A block of Python or TOML that begins with ``# name.py`` is that file; a block of a console is run line by line. A
+command has a comment ``# fails: STATUS`` if it should not end with 0. Commands that install, or need a network or an
+accelerator, are checked word by word instead: their options and targets exist.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ def test_a_page(page: Path, tmp_path: Path) -> None:
     environment |= {"PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "", "PYTHONDONTWRITEBYTECODE": "1"}
     ran = 0
     for language, text in _blocks(page):
-        if language == "python":
-            name = re.match(r"# ([\w/]+\.py)\n", text)
-            assert name is not None, f"{page.name}: which file is this?\n{text}"
+        name = re.match(r"# ([\w/]+\.(?:py|toml))\n", text)
+        assert name is not None or language != "python", f"{page.name}: which file is this?\n{text}"
+        if name is not None and language in ("python", "toml"):
             (tmp_path / name[1]).write_text(text, encoding="utf-8")
         if language != "console":
             continue

@@ -183,7 +183,7 @@ def _counts(device_type: str, dtype: str) -> tuple[int, int, int, int]:
 
 @pytest.mark.parametrize("device_type", ["cpu", "cuda", "xpu", "mps", "mtia"])
 def test_the_counts_in_the_docs_are_those_of_the_file(device_type: str) -> None:
-    page = (ROOT / "docs" / "measured.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "lab" / "measured.md").read_text(encoding="utf-8")
     bf16, fp16 = (_counts(device_type, dtype) for dtype in ("bf16", "fp16"))
     device = device_type if device_type == "cpu" else f"fake:{device_type}"
     assert bf16 == fp16

@@ -80,7 +80,7 @@ def test_the_source_distribution_has_all_that_its_tests_need(sdist: Path) -> Non
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert set(SOURCES) <= names
-    for name in ("tests/conftest.py", "tests/planted/table.py", "docs/hooks.md", "examples/test_decoder.py"):
+    for name in ("tests/conftest.py", "tests/planted/table.py", "docs/reference/hooks.md", "examples/test_decoder.py"):
         assert name in names
     for name in ("Makefile", "constraints.txt", "conftest.py", "mkdocs.yml", "CHANGELOG.md", "LICENSE", ".ci/run"):
         assert name in names

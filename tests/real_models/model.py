@@ -23,7 +23,7 @@ class RealModel:
     """A model at a tiny size, with random weights.
 
     ``library`` is the package that ``build`` imports, ``also`` another one that this needs. ``shows`` names what
-    is special about the model, for the table in docs/real-models.md. ``build``, ``batch`` and ``loss`` are those
+    is special about the model, for the table in docs/lab/real-models.md. ``build``, ``batch`` and ``loss`` are those
     of ``amp.case``. ``steps`` of AdamW with a learning rate of ``rate`` move the loss by more than what it draws
     does. ``dtypes`` maps module paths to the widths of their outputs. ``selected`` models are compiled
     and traced, too.

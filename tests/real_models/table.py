@@ -1,4 +1,4 @@
-"""Table of docs/real-models.md, generated from the JUnit files that ``make real-models`` writes.
+"""Table of docs/lab/real-models.md, generated from the JUnit files that ``make real-models`` writes.
 
 ``python -m tests.real_models.table LABEL=FILE,FILE …`` replaces the table on the page; LABEL heads the columns of its
 files.
@@ -17,7 +17,7 @@ from xml.etree import ElementTree as ET
 from tests.project import ROOT
 from tests.real_models.registry import MODELS
 
-PAGE = ROOT / "docs" / "real-models.md"
+PAGE = ROOT / "docs" / "lab" / "real-models.md"
 BEGIN, END = "<!-- python -m tests.real_models.table -->\n", "<!-- end of the table -->\n"
 #: A test's name in JUnit: check, device, dtype and model.
 NAME = re.compile(r"test_(?P<check>\w+)\[(?P<device>\w+)-(?P<dtype>\w+)-(?P<model>\w+)\]")

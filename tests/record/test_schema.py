@@ -1,4 +1,4 @@
-"""Written files follow docs/record.schema.json, and files of earlier schemas are read."""
+"""Written files follow docs/reference/record.schema.json, and files of earlier schemas are read."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from pytest_amp.record.table import COLUMNS
 from tests.project import ROOT, Project
 from tests.report.records import record
 
-PAGE: dict[str, Any] = json.loads((ROOT / "docs" / "record.schema.json").read_text(encoding="utf-8"))
+PAGE: dict[str, Any] = json.loads((ROOT / "docs" / "reference" / "record.schema.json").read_text(encoding="utf-8"))
 OLD, OLD_2 = (Path(__file__).with_name(f"schema_{number}.json") for number in (1, 2))
 ON_CPU = ("--amp-device=cpu", "--amp-dtype=bf16")
 

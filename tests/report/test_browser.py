@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pytest_amp.record import Record, difference
+from pytest_amp.record import Record, difference, read_record
 from pytest_amp.report.html import of_difference
 from tests.project import ROOT
 from tests.report.records import HOSTILE, record
@@ -190,10 +190,15 @@ def test_on_a_phone_nothing_sticks_out(browser: Any, file: Path) -> None:
 
 
 @pytest.mark.parametrize("width", [1280, 500])
-def test_no_column_of_an_upgrade_is_cut_off(browser: Any, width: int) -> None:
-    """Boxes of the docs' page show more than a few rows, and each issue is a link."""
+def test_no_column_of_an_upgrade_is_cut_off(browser: Any, width: int, tmp_path: Path) -> None:
+    """Boxes of the page of the docs' records show more than a few rows, and each issue is a link."""
+    before, after = (
+        read_record(ROOT / "docs" / "lab" / "examples" / f"torch-{release}.json.gz") for release in ("2.13", "2.14")
+    )
+    upgrade = tmp_path / "upgrade.html"
+    upgrade.write_text(of_difference(difference(before, after)), encoding="utf-8")
     page = browser.new_page(viewport={"width": width, "height": 900})
-    page.goto((ROOT / "docs" / "examples" / "torch-2.13-to-2.14.html").as_uri())
+    page.goto(upgrade.as_uri())
     boxes = page.locator("details[open] .scroll")
     assert boxes.count() > 2
     assert boxes.evaluate_all("boxes => boxes.filter(box => box.scrollWidth > box.clientWidth).length") == 0

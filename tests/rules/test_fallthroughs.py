@@ -20,7 +20,7 @@ from pytest_amp.rules.observe import observe
 from pytest_amp.rules.registry import read_registry, short
 from pytest_amp.rules.spec import expected
 
-MEASURED = Path(__file__).parents[2] / "docs" / "measured.md"
+MEASURED = Path(__file__).parents[2] / "docs" / "lab" / "measured.md"
 LOW = (torch.bfloat16, torch.float16)
 NAMES = torch_private.autocast_registrations("cpu")
 

@@ -8,7 +8,7 @@ from tools.fingerprints.page import BEGIN, END, as_markdown
 
 
 def test_the_page_is_up_to_date() -> None:
-    text = (ROOT / "docs" / "fingerprint.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "reference" / "fingerprint.md").read_text(encoding="utf-8")
     actual = text.partition(BEGIN)[2].partition(END)[0].strip()
     assert actual == as_markdown(load()), "make it with: python -m tools.fingerprints --page"
 

@@ -86,7 +86,7 @@ def test_the_tables_say_what_was_measured() -> None:
 def test_defects_that_are_named_are_in_the_manifest() -> None:
     assert ALSO.keys() <= NAMES
     assert {name for name, _ in IDLE} <= NAMES
-    page = (ROOT / "docs" / "planted.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "lab" / "planted.md").read_text(encoding="utf-8")
     assert set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) <= NAMES
     assert guards(find("mse_loss_is_hollow"), "cuda") == [
         "suites/gradients/test_wider_zoo.py::test_step[cuda-bf16-loss_mse]"

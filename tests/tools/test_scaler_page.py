@@ -1,4 +1,4 @@
-"""docs/scaler.md agrees with the model, the suite and its keywords."""
+"""docs/reference/scaler.md agrees with the model, the suite and its keywords."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from tests.project import ROOT
 from tools.pages.part import replaced
 from tools.pages.scaler import HELD, main, optimizers, transitions
 
-PAGE = ROOT / "docs" / "scaler.md"
+PAGE = ROOT / "docs" / "reference" / "scaler.md"
 TEXT = PAGE.read_text(encoding="utf-8")
+GUIDE = (ROOT / "docs" / "how-to" / "check-a-scaler.md").read_text(encoding="utf-8")
 
 
 def observed(*checked: str, device: str = "cpu") -> Record:
@@ -32,7 +33,7 @@ def observed(*checked: str, device: str = "cpu") -> Record:
 
 
 def test_the_transition_table_is_the_one_of_the_page() -> None:
-    assert transitions() in TEXT, "run python -m tools.pages.scaler docs/scaler.md"
+    assert transitions() in TEXT, "run python -m tools.pages.scaler docs/reference/scaler.md"
     assert all(f"| `{call}` |" in transitions() for call in CALLS)
 
 
@@ -47,11 +48,11 @@ def test_the_optimizers_of_the_page_are_those_of_this_torch() -> None:
     assert part.count("\n| ") == len(VARIANTS) + 1
 
 
-def test_the_keywords_and_fields_are_in_the_page() -> None:
+def test_keywords_and_fields_are_in_the_guide() -> None:
     names = [*inspect.signature(Amp.check_scaler).parameters, *TraceStep.__dataclass_fields__]
     expected = set(names) - {"self", "case"}
-    assert [name for name in sorted(expected) if f"`{name}`" not in TEXT] == []
-    assert all(name in TEXT for name in ("model", "batch", "optimizer", "scaler", "index"))
+    assert [name for name in sorted(expected) if f"`{name}`" not in GUIDE] == []
+    assert all(name in GUIDE for name in ("model", "batch", "optimizer", "scaler", "index"))
     assert {"model", "batch", "optimizer", "scaler", "index"} <= Iteration.__dataclass_fields__.keys()
 
 

@@ -201,8 +201,8 @@ def test_what_was_measured_in_doubt_is_measured_again(
 
 
 def test_the_page_of_the_docs_is_what_its_results_say() -> None:
-    """``python -m tools.study --to docs/transformers --only-report`` writes it."""
-    folder = ROOT / "docs" / "transformers"
+    """``python -m tools.study --to docs/lab/transformers --only-report`` writes it."""
+    folder = ROOT / "docs" / "lab" / "transformers"
     actual = results.read(folder / "transformer.jsonl")
     assert not any(result.get("doubts") for result in actual.found.values())
     modes = ("forward-backward", "step")

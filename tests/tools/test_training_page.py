@@ -1,4 +1,4 @@
-"""docs/training.md agrees with its tables, and its tables with measurements."""
+"""docs/lab/training.md agrees with its tables, and its tables with measurements."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.project import ROOT
 from tools.pages import stored_weights
 from tools.pages.training_bands import FAULTS, gradients_short, row_of
 
-TEXT = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
+TEXT = (ROOT / "docs" / "lab" / "training.md").read_text(encoding="utf-8")
 
 
 def part(name: str) -> str:

@@ -1,1 +1,1 @@
-"""Update of the file of fingerprints, and the tables of docs/fingerprint.md."""
+"""Update of the file of fingerprints, and the tables of docs/reference/fingerprint.md."""

@@ -17,7 +17,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.fingerprints", description=update.__doc__)
     parser.add_argument("device", nargs="*", default=update.DEVICES, help=f"default: {' '.join(update.DEVICES)}")
     parser.add_argument("--check", action="store_true", help="change no file; end with 1 where something differs")
-    parser.add_argument("--page", action="store_true", help="print the tables of docs/fingerprint.md, and do no more")
+    parser.add_argument("--page", action="store_true", help="print the tables of docs/reference/fingerprint.md")
     parser.add_argument("--file", type=Path, help="another file than the package's")
     parser.add_argument(
         "--entry", action="append", help="these entries only, as a shell pattern, of a release that the file has"

@@ -1,4 +1,4 @@
-"""The tables of docs/fingerprint.md: numbers of observed and unobserved entries, and differences of real devices."""
+"""Tables of docs/reference/fingerprint.md: counts of observed and unobserved entries, differences of real devices."""
 
 from __future__ import annotations
 

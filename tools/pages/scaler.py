@@ -1,7 +1,7 @@
-"""Tables of docs/scaler.md: the transition table, and one of the optimizers for each given record.
+"""Tables of docs/reference/scaler.md: the transition table, and one of the optimizers for each given record.
 
-``python -m tools.pages.scaler docs/scaler.md [RECORD ...]`` writes them, where a record is the output of ``pytest
-suites/scaler/test_optimizers.py --amp-record=RECORD`` on the device in question.
+``python -m tools.pages.scaler docs/reference/scaler.md [RECORD ...]`` writes them, where a record is the output of
+``pytest suites/scaler/test_optimizers.py --amp-record=RECORD`` on the device in question.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Study of AdamW with weights and states in bfloat16: the second table of docs/training.md, and the plot.
+"""Study of AdamW with weights and states in bfloat16: the second table of docs/lab/training.md, and the plot.
 
 ``python -m tools.pages.stored_weights docs [STEPS [SEEDS]]`` trains with each storage, and writes both.
 """
@@ -126,7 +126,7 @@ def _smooth(losses: list[float]) -> list[float]:
 
 
 def main(arguments: list[str], *, say: Callable[[str], object] = print) -> None:
-    """Run the study and write its table into ``docs/training.md`` and its plot beside it."""
+    """Run the study and write its table into ``docs/lab/training.md`` and its plot beside it."""
     folder = Path(arguments[0])
     steps = int(arguments[1]) if len(arguments) > 1 else 3000
     seeds = int(arguments[2]) if len(arguments) > 2 else 2

@@ -1,7 +1,7 @@
 """How much of the band healthy runs use, and how far faults leave it.
 
-``python -m tools.pages.training_bands docs [DEVICE [SEEDS]]`` writes the device's table into docs/training.md; the
-width of the band was chosen by it.
+``python -m tools.pages.training_bands docs/lab [DEVICE [SEEDS]]`` writes the device's table into docs/lab/training.md;
+the width of the band was chosen by it.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def row_of(fault: Callable[[TrainingIteration], None], setups: list[Setup], band
 
 
 def main(arguments: list[str]) -> None:
-    """Write the table of a device into ``docs/training.md``."""
+    """Write the table of a device into ``docs/lab/training.md``."""
     torch.set_num_threads(1)
     device = find_device(arguments[1] if len(arguments) > 1 else "cpu")
     head = "| task | dtype | fault | part of the band that is used | left at |"

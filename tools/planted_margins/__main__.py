@@ -3,8 +3,8 @@
 The tests of the gradients suite that are meant for defects of numerics run healthy, together with the zoo; then each
 again with its defect planted; in both dtypes. ``REPORT`` becomes a JSON file of their measurements (see
 ``observed``). A defect in it is not planted again, so that a run may be resumed. The output is the tables of
-docs/planted.md; the status is 1 if a defect is green, or no measure of it is ``ENOUGH`` times the worst healthy test,
-and if a healthy test is red.
+docs/lab/planted.md; the status is 1 if a defect is green, or no measure of it is ``ENOUGH`` times the worst healthy
+test, and if a healthy test is red.
 """
 
 from __future__ import annotations

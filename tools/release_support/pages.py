@@ -15,11 +15,11 @@ from tools.fingerprints.page import BEGIN, END, as_markdown
 
 MATRIX = ".github/workflows/ci.yml"
 CHANGELOG = "CHANGELOG.md"
-FINGERPRINT = "docs/fingerprint.md"
-RULES = "docs/rules.md"
-UPGRADE = "docs/upgrade.md"
+FINGERPRINT = "docs/reference/fingerprint.md"
+RULES = "docs/reference/rules.md"
+UPGRADE = "docs/lab/upgrade.md"
 _ENTRY = re.compile(r'^(?P<head> +- \{ python: "(?P<python>[0-9.]+)", torch: torch==)(?P<torch>[0-9.]+)(?P<tail>,.*)$')
-#: Marks around the rows of ``docs/upgrade.md``, one for each release that was supported by this tool.
+#: Marks around the rows of ``docs/lab/upgrade.md``, one for each release that was supported by this tool.
 ROWS, END_OF_ROWS = "<!-- supported releases -->", "<!-- end of supported releases -->"
 
 
