@@ -12,7 +12,7 @@ def on_page_markdown(markdown: str, page: object, **_: object) -> str:
     """Leave links within docs/ alone; turn the others into their text."""
     depth = page.file.src_uri.count("/") + 1  # type: ignore[attr-defined]
 
-    def text(found: re.Match[str]) -> str:
-        return found["text"] if found["up"].count("../") >= depth else found[0]
+    def text(match: re.Match[str]) -> str:
+        return match["text"] if match["up"].count("../") >= depth else match[0]
 
     return OUTSIDE.sub(text, markdown)

@@ -125,7 +125,7 @@ def test_fault_of_some_machines(monkeypatch: pytest.MonkeyPatch) -> None:
     for capability, version, expected in (((9, 0), None, packed), ((8, 0), None, None), ((9, 0), "6.4", None)):
         machine.has_property.cache_clear()
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda found=capability: found)
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda actual=capability: actual)
         monkeypatch.setattr(torch.version, "hip", version)
         assert on_cuda(packed) is expected
     machine.has_property.cache_clear()
@@ -193,7 +193,7 @@ def test_family_without_a_file_has_no_faults(tmp_path: Path) -> None:
 def test_releases_read_as_a_range(tmp_path: Path) -> None:
     file = tmp_path / FILE
     columns = ((), ('since = "2.7"',), ('until = "2.8"',), ('since = "2.7"', 'until = "2.8"'), ('until = "2.7"',))
-    file.write_text("\n".join(row(str(number), *each) for number, each in enumerate(columns)), encoding="utf-8")
+    file.write_text("\n".join(row(str(number), *column) for number, column in enumerate(columns)), encoding="utf-8")
     rows = read_known(file)
-    assert [each.releases for each in rows] == ["all", "from 2.7 on", "up to 2.8", "2.7 to 2.8", "up to 2.7"]
+    assert [row.releases for row in rows] == ["all", "from 2.7 on", "up to 2.8", "2.7 to 2.8", "up to 2.7"]
     assert rows[1].name == f"{KEY}1 (from 2.7 on)"

@@ -81,10 +81,10 @@ def arms(work: Sized, device: Device, *, replayed: bool = False) -> Callable[[],
     make = step_maker(work.case, device, seed=0, dtype=BF16.dtype, optimizer=optimizer)
 
     def both() -> Arms:
-        made = arms_of(make(), device, BF16.dtype)
+        result = arms_of(make(), device, BF16.dtype)
         if not replayed:
-            return made
-        return Arms(captured(made.reference, device, work.name), captured(made.candidate, device, work.name))
+            return result
+        return Arms(captured(result.reference, device, work.name), captured(result.candidate, device, work.name))
 
     return both
 
@@ -100,17 +100,17 @@ def steps(work: Sized, device: Device) -> Row:
     """Milliseconds and ratios of steps."""
     row: Row = {"work": work.name}
     kinds = KINDS if device.type == "cuda" else KINDS[:1]
-    found = {f"{kind}": timed(work, device, kind) for kind in kinds}
+    result = {f"{kind}": timed(work, device, kind) for kind in kinds}
     if can_replay(device):
-        found |= {f"{kind}, replayed": timed(work, device, kind, replayed=True) for kind in kinds}
-    for name, each in found.items():
-        interval = each.verdict.interval
+        result |= {f"{kind}, replayed": timed(work, device, kind, replayed=True) for kind in kinds}
+    for name, times in result.items():
+        interval = times.verdict.interval
         row[name] = {
-            "float32, ms": each.reference_median * 1e3,
-            "bf16, ms": each.candidate_median * 1e3,
+            "float32, ms": times.reference_median * 1e3,
+            "bf16, ms": times.candidate_median * 1e3,
             "speedup": interval.median,
             "interval": [interval.low, interval.high],
-            "doubts": list(each.doubts),
+            "doubts": list(times.doubts),
         }
     return row
 
@@ -161,11 +161,11 @@ def fresh_processes(device_name: str, times: int) -> Iterator[Row]:
                 yield pool.apply(first_steps, (warm_up, device_name))
 
 
-def tables(found: dict[str, list[Row]]) -> str:
+def tables(result: dict[str, list[Row]]) -> str:
     """All, as Markdown."""
     heads = ("step", "", "IEEE, ms", "TF32", "bf16", "bf16 over IEEE", "over TF32", "TF32 over IEEE")
     lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
-    for row in found["steps"]:
+    for row in result["steps"]:
         for how, suffix in (("a loop", ""), ("the device", ", replayed")):
             ieee, tf32 = row.get(f"ieee{suffix}"), row.get(f"tf32{suffix}")
             if ieee is None:
@@ -175,10 +175,10 @@ def tables(found: dict[str, list[Row]]) -> str:
             numbers += [tf32 and tf32["speedup"], tf32 and ieee["float32, ms"] / tf32["float32, ms"]]
             lines.append(f"| {row['work']} | {how} | {_cells(numbers)} |")
     lines += ["", "| step | GB in float32 | in bf16 | bf16 over float32 |", "|" + "---|" * 4]
-    for row in found["memory"]:
+    for row in result["memory"]:
         lines.append(f"| {row['work']} | {_cells([row['float32'] / 1e9, row['bf16'] / 1e9, row['ratio']])} |")
     lines += ["", "| warm-up | first step over the median | second | third | median, ms |", "|" + "---|" * 5]
-    for row in found["warm-ups"]:
+    for row in result["warm-ups"]:
         ratios = [row[name] / row["median"] for name in ("first", "second", "third")]
         lines.append(f"| {row['warm-up']} | {_cells([*ratios, row['median']])} |")
     return "\n".join([*lines, ""])
@@ -209,14 +209,14 @@ def main() -> int:
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     device = find_device(options.device)
-    found: dict[str, list[Row]] = {part: [] for part in PARTS}
+    result: dict[str, list[Row]] = {part: [] for part in PARTS}
     for part in options.parts.split(","):
         for row in measured(part, device, options.processes):
-            found[part].append(row)
+            result[part].append(row)
             if options.out:
-                known = {"device": device.describe(), "torch": torch.__version__, **found}
+                known = {"device": device.describe(), "torch": torch.__version__, **result}
                 options.out.write_text(json.dumps(known, indent=1), encoding="utf-8")
-    sys.stdout.write(tables(found))
+    sys.stdout.write(tables(result))
     return 0
 
 

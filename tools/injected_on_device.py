@@ -88,20 +88,20 @@ class Bench:
         make = step_maker(case, self.device, seed=0, dtype=self.low.dtype)
 
         def arms() -> Arms:
-            made = arms_of(injected.step(make()), self.device, self.low.dtype)
+            result = arms_of(injected.step(make()), self.device, self.low.dtype)
             if self.kind != "device":
-                return made
-            return Arms(*(captured(call, self.device, "it") for call in (made.reference, made.candidate)))
+                return result
+            return Arms(*(captured(call, self.device, "it") for call in (result.reference, result.candidate)))
 
         with float32_precision("tf32"):
-            found = measure(
+            result = measure(
                 arms,
                 clock=self.clock,
                 rule=Rule(floor, margin=demand.margin, precision=PRECISE),
                 plan=demand.plan,
                 environment=lambda: conditions.doubts(self.device),
             )
-        return found, time.perf_counter() - began
+        return result, time.perf_counter() - began
 
 
 def _changed(model: nn.Module, injected: Injected) -> nn.Module:
@@ -189,21 +189,21 @@ def channels_first(*, under_autocast: bool) -> Change:
     return change
 
 
-def _row(found: Measured, took: float, before: Interval | None, kind: str) -> dict[str, Any]:
-    interval = found.verdict.interval
+def _row(result: Measured, took: float, before: Interval | None, kind: str) -> dict[str, Any]:
+    interval = result.verdict.interval
     against_floor = None
     if before is not None:
-        floor = Rule(SHARES[kind] * before.median, margin=found.verdict.rule.margin)
+        floor = Rule(SHARES[kind] * before.median, margin=result.verdict.rule.margin)
         against_floor = judge(interval, floor).value
     return {
         "ratio": interval.median,
         "interval": [interval.low, interval.high],
         "quads": interval.quads,
-        "verdict": found.verdict.outcome.value,
-        "reasons": list(found.verdict.reasons),
+        "verdict": result.verdict.outcome.value,
+        "reasons": list(result.verdict.reasons),
         "loss": None if before is None else 1 - interval.median / before.median,
         "floor": against_floor,
-        "amp": found.candidate_median,
+        "amp": result.candidate_median,
         "seconds": took,
     }
 
@@ -238,9 +238,9 @@ class Held:
 
     def note(self, injected: Injected, notes: Notes) -> None:
         """Measure once more, with ``injected``."""
-        found, seconds = self.bench.measured(injected, self.demand, self.before)
+        result, seconds = self.bench.measured(injected, self.demand, self.before)
         kind = self.bench.kind
-        notes.add(self.demand.name, kind, injected.name, _row(found, seconds, self.before, kind))
+        notes.add(self.demand.name, kind, injected.name, _row(result, seconds, self.before, kind))
 
 
 def held(bench: Bench, name: str, notes: Notes) -> Held:
@@ -248,13 +248,13 @@ def held(bench: Bench, name: str, notes: Notes) -> Held:
     kind = bench.kind
     demand = Demand(name, 0.0, "tf32", kind, plan=Plan(budget=SECONDS[kind], warm_up=0.1))
     for _ in range(TRIES):
-        found, seconds = bench.measured(HEALTHY, demand, None)
-        notes.add(name, kind, "healthy", _row(found, seconds, None, kind))
-        if found.verdict.outcome is not Outcome.INCONCLUSIVE:
+        result, seconds = bench.measured(HEALTHY, demand, None)
+        notes.add(name, kind, "healthy", _row(result, seconds, None, kind))
+        if result.verdict.outcome is not Outcome.INCONCLUSIVE:
             break
-    interval = found.verdict.interval
+    interval = result.verdict.interval
     floored = replace(demand, floor=SHARES[kind] * interval.median)
-    return Held(bench, floored, interval, found.candidate_median)
+    return Held(bench, floored, interval, result.candidate_median)
 
 
 def slowdowns(work: Held, device: Device) -> tuple[Injected, ...]:

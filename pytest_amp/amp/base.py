@@ -58,9 +58,9 @@ def _is_number(value: object) -> TypeGuard[int | float]:
 
 
 def _of_other_seeds(name: str, kind: str, errors: object) -> tuple[float, ...]:
-    given = [*errors] if isinstance(errors, (tuple, list)) else []
-    numbers = [each for each in given if _is_number(each)]
-    if kind != "error" or not numbers or len(numbers) < len(given) or not all(map(math.isfinite, numbers)):
+    values = [*errors] if isinstance(errors, (tuple, list)) else []
+    numbers = [value for value in values if _is_number(value)]
+    if kind != "error" or not numbers or len(numbers) < len(values) or not all(map(math.isfinite, numbers)):
         raise AmpUsageError(f"{name}: over_seeds={errors!r}; expected finite numbers, of an error")
     return tuple(map(float, numbers))
 
@@ -132,7 +132,7 @@ class Bound:
 
         Raises AmpFailure, and AmpUsageError for what cannot be recorded.
         """
-        valid = [each.value for each in Better]
+        valid = [option.value for option in Better]
         if better not in valid:
             raise AmpUsageError(f"better={better!r}; expected {', '.join(valid)}")
         finite = not isinstance(value, float) or math.isfinite(value)
@@ -182,7 +182,7 @@ class Bound:
         try:
             key = make_key(info.family, self.device.key, self.precision.name, name)
             check_value(key, value)
-            wanted = None if better is None else Better(better)
+            expected = None if better is None else Better(better)
         except ValueError as error:
             raise AmpUsageError(str(error)) from None
         for named, number in (("allowed", allowed), ("margin", margin)):
@@ -192,13 +192,13 @@ class Bound:
             raise AmpUsageError(f"{name}: margin={margin!r}; expected a finite number from 0")
         if interval is not None and not _encloses(interval, value):
             raise AmpUsageError(f"{name}: interval={interval!r}; expected two numbers with {value!r} between them")
-        others = None if over_seeds is None else _of_other_seeds(name, kind, over_seeds)
+        further = None if over_seeds is None else _of_other_seeds(name, kind, over_seeds)
         if any(earlier.key == key for earlier in self._item.stash[OBSERVATIONS]):
             raise AmpUsageError(
                 f"{key} is observed twice; one name, one fact: give each its own, as amp.case(..., name=) does"
             )
         ends = None if interval is None else (interval[0], interval[1])
-        made = Observation(
+        observation = Observation(
             key,
             _KINDS[kind],
             value,
@@ -206,15 +206,15 @@ class Bound:
             allowed,
             test=info.test,
             interval=ends,
-            over_seeds=others,
-            better=wanted,
+            over_seeds=further,
+            better=expected,
             margin=margin,
         )
         try:
-            check_written(made)
+            check_written(observation)
         except ValueError as error:
             raise AmpUsageError(str(error)) from None
-        return self._kept(made)
+        return self._kept(observation)
 
     def _kept(self, observation: Observation) -> Observation:
         """Add an observation to the test and compare it with the baseline. Raises AmpFailure where they disagree."""
@@ -228,21 +228,25 @@ class Bound:
             self._differs(observation, baseline)
         return observation
 
-    def _differs(self, made: Observation, baseline: Baseline) -> NoReturn:
+    def _differs(self, observation: Observation, baseline: Baseline) -> NoReturn:
         """Raise AmpFailure for an observation that differs from the baseline."""
         import torch
 
-        before = baseline.before(made.key)
+        before = baseline.before(observation.key)
         assert before is not None
-        worse = made.verdict is Verdict.REGRESSED
-        unit, how = f" {made.unit}" if made.unit and _is_number(made.value) else "", moved(made, before)
+        worse = observation.verdict is Verdict.REGRESSED
+        unit, how = (
+            f" {observation.unit}" if observation.unit and _is_number(observation.value) else "",
+            moved(observation, before),
+        )
         raise AmpFailure(
-            f"{made.name} on {self._target.id} is {'worse than' if worse else 'no longer'} what the baseline has",
+            f"{observation.name} on {self._target.id} is {'worse than' if worse else 'no longer'} what the baseline "
+            "has",
             label_before="baseline",
-            before=f"{made.baseline}{unit} on torch {baseline.torch}",
-            now=f"{made.value}{unit}{f' ({how})' if how else ''} on torch {torch.__version__}, "
+            before=f"{observation.baseline}{unit} on torch {baseline.torch}",
+            now=f"{observation.value}{unit}{f' ({how})' if how else ''} on torch {torch.__version__}, "
             f"{self.device.describe()}",
-            likely=self._likely(made, baseline),
+            likely=self._likely(observation, baseline),
             accept="the same command with --amp-accept",
         )
 
@@ -250,19 +254,19 @@ class Bound:
         """Add a line to the notes of the run, which its summary and its reports show; a note fails nothing."""
         self._item.stash[NOTES].append(f"{self._target.id}: {text}")
 
-    def _likely(self, made: Observation, baseline: Baseline) -> str:
-        revised = baseline.revised.get(made.family)
+    def _likely(self, observation: Observation, baseline: Baseline) -> str:
+        revised = baseline.revised.get(observation.family)
         if revised is not None:
             return (
-                f"the tests of {made.family} changed since the baseline was recorded (revision {revised[0]} -> "
+                f"the tests of {observation.family} changed since the baseline was recorded (revision {revised[0]} -> "
                 f"{revised[1]}): record the earlier torch with these tests"
             )
         from pytest_amp.report.reasons import reasons
 
-        known = reasons([made], baseline.record.provenance.get("torch"), installed_torch()).get(made.key)
+        known = reasons([observation], baseline.record.provenance.get("torch"), installed_torch()).get(observation.key)
         if known is not None:
             return known
-        if made.kind is Kind.MEASURE:
+        if observation.kind is Kind.MEASURE:
             return "what the test measures, torch, or what else this machine does"
         return likely_cause(baseline.record.provenance, self._session.provenance, self.device.key)
 
@@ -305,15 +309,17 @@ class Bound:
             "a function that makes it, for it is made anew for each run",
             "a function of the model and the batch",
         )
-        for argument, given, taken, valid in (
+        for argument, value, accepted, valid in (
             ("build", build, (), anew),
             ("batch", batch, (), anew),
             ("loss", loss, (None, None), both),
         ):
-            if not callable(given) or isinstance(given, torch.nn.Module):
-                raise AmpUsageError(f"{argument} is {type(given).__name__}; expected {valid}")
-            if not takes(given, *taken):
-                raise AmpUsageError(f"{argument} takes other arguments than {len(taken) or 'none'}; expected {valid}")
+            if not callable(value) or isinstance(value, torch.nn.Module):
+                raise AmpUsageError(f"{argument} is {type(value).__name__}; expected {valid}")
+            if not takes(value, *accepted):
+                raise AmpUsageError(
+                    f"{argument} takes other arguments than {len(accepted) or 'none'}; expected {valid}"
+                )
         if name is None:
             name = self._own_name()
         if not isinstance(name, str):
@@ -332,8 +338,8 @@ class Bound:
         info = self._item.stash[INFO]
         if info.family != PROJECT.name:
             return self.observe
-        own = own_parameters(self._item, self._target)
-        test = f"{info.test}[{own}]" if own else info.test
+        parameters = own_parameters(self._item, self._target)
+        test = f"{info.test}[{parameters}]" if parameters else info.test
         if self._section:
             test = f"{test}/{self._section}"
         is_named = case.name != self._own_name()
@@ -346,8 +352,8 @@ class Bound:
     def _own_name(self) -> str:
         """Return the test's name without device and dtype, as keys use it: ``test_mlp[cpu-bf16-3]`` is ``mlp[3]``."""
         function = self._item.stash[INFO].test.partition("::")[2].removeprefix("test_")
-        own = own_parameters(self._item, self._target)
-        return f"{function}[{own}]" if own else function
+        parameters = own_parameters(self._item, self._target)
+        return f"{function}[{parameters}]" if parameters else function
 
     def _expect_case(self, case: object, check: str, *, low: bool = True) -> None:
         """Check what every check of a case needs: a case, an autocast dtype if ``low``, and no surrounding region.
@@ -391,5 +397,5 @@ class Bound:
     def _draws(self) -> int:
         """Return over how many seeds an error is observed: several if the run is recorded or compared, else one."""
         config = self._config
-        kept = config.record or any(report.format == "json" for report in config.report)
-        return DRAWS if kept or config.baseline else 1
+        retained = config.record or any(report.format == "json" for report in config.report)
+        return DRAWS if retained or config.baseline else 1

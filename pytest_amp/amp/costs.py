@@ -79,8 +79,8 @@ class CostChecks(Bound):
             plan=speed.Plan(budget=seconds),
         )
         make_step = speed.step_maker(work, self.device, seed=self._config.seed, dtype=self.dtype, optimizer=optimizer)
-        told = ToldOf(work, self._conditions) if isinstance(work, cases.Case) else ToldOfFunction(name)
-        with told:
+        options = ToldOf(work, self._conditions) if isinstance(work, cases.Case) else ToldOfFunction(name)
+        with options:
             return speed.check_speedup(make_step, demand, conditions, self._request)
 
     def _timed(self) -> SpeedConditions:
@@ -107,9 +107,9 @@ class CostChecks(Bound):
             floors=self._config.floors,
         )
 
-    def _floor(self, calibrated: Row | None, given: float | None, uncalibrated: float) -> float:
+    def _floor(self, calibrated: Row | None, requested: float | None, uncalibrated: float) -> float:
         """Return the floor of the marker, else of the argument, else the calibrated one, else ``uncalibrated``."""
-        for floor in (self._marker.floor, given):
+        for floor in (self._marker.floor, requested):
             if floor is not None:
                 return floor
         return calibrated.floor if calibrated else uncalibrated

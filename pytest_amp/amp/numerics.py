@@ -68,8 +68,8 @@ class NumericChecks(Bound):
         for seed in range(self._config.seed, self._config.seed + self._draws):
             seed_torch(seed)
             draws.append(dict(measure()))
-        others = {name: over_seeds(draw.get(name) for draw in draws[1:]) for name in draws[0]}
-        return draws[0], {name: each for name, each in others.items() if each is not None}
+        further = {name: over_seeds(draw.get(name) for draw in draws[1:]) for name in draws[0]}
+        return draws[0], {name: other for name, other in further.items() if other is not None}
 
     def trace(self, case: Case) -> Trace:
         """Every operator of a training step of ``case`` in mixed precision, forward and going back; prints as a table.

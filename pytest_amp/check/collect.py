@@ -43,10 +43,10 @@ class Collector:
 
         A check that calls ``pytest.skip`` counts as not run; a missing private API of torch is passed on unchanged.
         """
-        before, began, said = len(self.observations), time.perf_counter(), list[str]()
+        before, began, messages = len(self.observations), time.perf_counter(), list[str]()
         result, verdict = None, "pass"
         try:
-            result, said = _heard(function)
+            result, messages = _heard(function)
         except pytest.skip.Exception as skipped:
             verdict, detail = "not run", str(skipped)
         except AmpFailure as failure:
@@ -63,7 +63,7 @@ class Collector:
             self.entries.append(_refused(check, detail))
         margin = _margin(self.observations[before:], passed=verdict == "pass")
         seconds = time.perf_counter() - began
-        self.lines.append(CheckLine(check, verdict, margin, "; ".join([detail, *said]), seconds))
+        self.lines.append(CheckLine(check, verdict, margin, "; ".join([detail, *messages]), seconds))
         return result
 
     def lint(self, name: str, function: Callable[[], Iterable[Finding]], *, detail: str) -> None:
@@ -106,13 +106,13 @@ def _heard(function: Callable[[], _Result]) -> tuple[_Result, list[str]]:
         warnings.simplefilter("always", NotReplayed)
         warnings.simplefilter("always", LowLoss)
         result = function()
-    said = []
+    messages = []
     for warning in caught:
         if issubclass(warning.category, _OF_CHECKS):
-            said += [str(warning.message)] if warning.category is not LowLoss else []
+            messages += [str(warning.message)] if warning.category is not LowLoss else []
         else:
             warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
-    return result, said
+    return result, messages
 
 
 def _margin(observations: Iterable[Observation], *, passed: bool) -> float | None:
@@ -121,8 +121,10 @@ def _margin(observations: Iterable[Observation], *, passed: bool) -> float | Non
     If the check has passed, larger shares were found acceptable, and are left out.
     """
     shares = [
-        each.value / each.allowed
-        for each in observations
-        if each.allowed and each.better is not Better.HIGHER and isinstance(each.value, (int, float))
+        observation.value / observation.allowed
+        for observation in observations
+        if observation.allowed
+        and observation.better is not Better.HIGHER
+        and isinstance(observation.value, (int, float))
     ]
     return max((share for share in shares if share <= 1 or not passed), default=None)

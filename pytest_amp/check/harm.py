@@ -90,13 +90,13 @@ class Harm:
 
     def _run(self, left_out: frozenset[Key], scale: float) -> Step | None:
         realised = self.realised.on(self.where.device.torch_device)
-        own = OwnPrecision(realised.model, left_out)
+        own_precision = OwnPrecision(realised.model, left_out)
         try:
-            with own.on():
+            with own_precision.on():
                 step = run_step(self.case, realised, self.where.region, seed=self.seed, loss_scale=scale)
         except Exception:  # noqa: BLE001  # a function may reject float32 in place of a low dtype
             return None
-        self.parts = self.parts or own.parts
+        self.parts = self.parts or own_precision.parts
         return step
 
     def _errors(self, step: Step | None) -> Errors:
@@ -193,8 +193,8 @@ def _loss_harm(harm: Harm, suspects: Iterable[Key], u: float) -> float:
 
 def _of_one(harm: Harm, key: Key, suspects: Iterable[Key], as_it_is: Errors, u: float) -> float:
     """Return the harm of one function: with it alone against none, or with all against all others; the larger one."""
-    others = frozenset(suspects) - {key}
-    pairs = ((as_it_is, harm.errors([key])), (harm.errors(others), harm.errors(suspects)))
+    remaining = frozenset(suspects) - {key}
+    pairs = ((as_it_is, harm.errors([key])), (harm.errors(remaining), harm.errors(suspects)))
     ratios = [ratio_of(left, right, u) for left, right in pairs]
     losses = [ratio for left, right in pairs if (ratio := loss_ratio(left, right, u)) > LOSS_LIMIT]
     return max(*ratios, *losses, 1.0)

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from pytest_amp.run.tally import TestInfo
 
 
-def key_of_test(info: TestInfo, own: str) -> str:
+def key_of_test(info: TestInfo, parameters: str) -> str:
     """Return the key of a test itself, with its parameters: ``rules/cuda/bf16/test_registered::test_rule[mm]``."""
     device, _, dtype = info.target.rpartition("-")
-    key = f"{info.family}/{device}/{dtype}/{info.test}" + (f"[{own}]" if own else "")
+    key = f"{info.family}/{device}/{dtype}/{info.test}" + (f"[{parameters}]" if parameters else "")
     return "".join(letter if letter.isprintable() else "?" for letter in key)
 
 

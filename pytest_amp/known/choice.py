@@ -21,9 +21,9 @@ def chosen(
         if not row.concerns(device, dtype) or (release is not None and not row.is_in(release)):
             continue
         ended = [later for later in rows[place + 1 :] if _ends(later, release, device, dtype)]
-        keys = [own for own in row.keys if not any(_covers(later, own) for later in ended)]
+        keys = [pattern for pattern in row.keys if not any(_covers(later, pattern) for later in ended)]
         if key is not None:
-            keys = [own for own in keys if key in own or key_pattern(key).fullmatch(own)]
+            keys = [pattern for pattern in keys if key in pattern or key_pattern(key).fullmatch(pattern)]
         if keys:
             result.append(replace(row, keys=tuple(keys)))
     return result
@@ -41,4 +41,4 @@ def _ends(row: Known, release: Release | None, device: str | None, dtype: str | 
 
 
 def _covers(row: Known, key: str) -> bool:
-    return any(key_pattern(own).fullmatch(key) for own in row.keys)
+    return any(key_pattern(pattern).fullmatch(key) for pattern in row.keys)

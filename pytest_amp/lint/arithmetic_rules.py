@@ -175,7 +175,9 @@ def _are_same(first: Operand, second: Operand) -> bool:
     one, other = left.producer, right.producer  # computed twice: (x - mean) * (x - mean)
     if one is None or other is None or one.operator != other.operator or not one.operands:
         return False
-    return [each.view for each in one.operands] == [each.view for each in other.operands] and one.operator == "sub"
+    return [operand.view for operand in one.operands] == [
+        operand.view for operand in other.operands
+    ] and one.operator == "sub"
 
 
 def _is_mean_of_square(operand: Operand) -> bool:
@@ -247,15 +249,15 @@ def _normalises(call: Call, exponential: Call, program: Program) -> bool:
 
 def _behind(call: Call, program: Program) -> list[Call]:
     """Return the forward calls that use the result of a call, also after casts and elementwise operators."""
-    found: list[Call] = []
+    calls: list[Call] = []
     todo = [call]
-    while todo and len(found) < 16:
+    while todo and len(calls) < 16:
         for consumer in program.consumers.get(todo.pop(), []):
-            if not consumer.backward and not consumer.again and consumer not in found:
-                found.append(consumer)
+            if not consumer.backward and not consumer.again and consumer not in calls:
+                calls.append(consumer)
                 if consumer.operator in TRANSPARENT or consumer.operator in ("add", "clamp", "clamp_min", "maximum"):
                     todo.append(consumer)
-    return found
+    return calls
 
 
 def _is_exponent(call: Call) -> bool:
@@ -267,11 +269,11 @@ def _is_exponent(call: Call) -> bool:
 
 def _terms(roots: Collection[Call]) -> set[Call]:
     """Return the calls that compute a loss, back to the model's last products."""
-    found = set(roots)
+    terms = set(roots)
     for root in roots:
         for operand in root.operands:
-            found |= ancestors(operand, stop=PRODUCTS)
-    return found
+            terms |= ancestors(operand, stop=PRODUCTS)
+    return terms
 
 
 def _narrows(call: Call) -> bool:

@@ -77,12 +77,12 @@ def _is_wide(source: Operand | None) -> bool:
 
 def _feeds_low(call: Call, program: Program) -> bool:
     """Return whether all consumers of a cast use low-precision tensors of the model: a frozen base, say."""
-    consumers = [each for each in program.consumers.get(call, []) if not each.backward]
+    consumers = [consumer for consumer in program.consumers.get(call, []) if not consumer.backward]
     if not consumers:
         return False
     return all(
-        any(x.producer is not call and origin(x).is_low and origin(x).leaf is not None for x in each.operands)
-        for each in consumers
+        any(x.producer is not call and origin(x).is_low and origin(x).leaf is not None for x in consumer.operands)
+        for consumer in consumers
     )
 
 
@@ -91,8 +91,12 @@ def rounded_values(program: Program, calls: Sequence[Call]) -> Iterator[Suspect]
     for call in calls:
         if not (call.is_own_cast and call.is_low and not call.backward and _is_wide(call.source)):
             continue
-        consumers = [each for each in program.consumers.get(call, []) if not each.backward]
-        if consumers and all(each.is_own_cast and each.dtype in _WIDE for each in consumers) and call.numel > 1:
+        consumers = [consumer for consumer in program.consumers.get(call, []) if not consumer.backward]
+        if (
+            consumers
+            and all(consumer.is_own_cast and consumer.dtype in _WIDE for consumer in consumers)
+            and call.numel > 1
+        ):
             yield Suspect(
                 "rounded-values",
                 f"float32 values are rounded to {dtype_name(call.dtype or program.low)} ({_method(call)}), and widened "
@@ -150,7 +154,7 @@ def useless_widening(program: Program, calls: Sequence[Call], plain: Program) ->
         if source.is_low and call.autocast is not None and source.numel > 1:
             path = _useless(call, program, source.dtype, activations=1)
             if path:
-                names = [each for each in dict.fromkeys(path) if each not in TRANSPARENT]
+                names = [name for name in dict.fromkeys(path) if name not in TRANSPARENT]
                 between = f" but {', '.join(names)}" if names else ""
                 yield Suspect(
                     "useless-widening",
@@ -165,25 +169,31 @@ def useless_widening(program: Program, calls: Sequence[Call], plain: Program) ->
 
 def _useless(call: Call, program: Program, low: torch.dtype, *, activations: int) -> list[str] | None:
     """Return the operators between a cast and the casts back; None if the widening has an effect."""
-    consumers = [each for each in program.consumers.get(call, []) if not each.backward and not each.again]
+    consumers = [
+        consumer for consumer in program.consumers.get(call, []) if not consumer.backward and not consumer.again
+    ]
     if not consumers:
         return None
-    found: list[str] = []
-    for each in consumers:
-        if each.is_cast and each.dtype is low:
-            found.append("_to_copy")
+    chain: list[str] = []
+    for consumer in consumers:
+        if consumer.is_cast and consumer.dtype is low:
+            chain.append("_to_copy")
             continue
-        left = activations - (each.operator in _ACTIVATIONS)
-        others = [operand for operand in each.operands if operand.producer is not call]
-        if left < 0 or any(operand.dtype.is_floating_point for operand in others):
+        left = activations - (consumer.operator in _ACTIVATIONS)
+        operands = [operand for operand in consumer.operands if operand.producer is not call]
+        if left < 0 or any(operand.dtype.is_floating_point for operand in operands):
             return None
-        if each.operator not in _EXACT and each.operator not in _ACTIVATIONS and each.operator not in TRANSPARENT:
+        if (
+            consumer.operator not in _EXACT
+            and consumer.operator not in _ACTIVATIONS
+            and consumer.operator not in TRANSPARENT
+        ):
             return None
-        below = _useless(each, program, low, activations=left)
+        below = _useless(consumer, program, low, activations=left)
         if below is None:
             return None
-        found += [each.operator, *below]
-    return found
+        chain += [consumer.operator, *below]
+    return chain
 
 
 def rounded_gradients(program: Program) -> Iterator[Suspect]:
@@ -210,11 +220,11 @@ def rounded_gradients(program: Program) -> Iterator[Suspect]:
 
 def _by_user(operand: Operand) -> Iterator[Call]:
     """Yield the calls of the user's own backward pass that computed ``operand``."""
-    todo, found = [operand], set()
+    todo, line = [operand], set()
     while todo:
         call = todo.pop().producer
-        if call is not None and call not in found and call.backward and call.function == "own":
-            found.add(call)
+        if call is not None and call not in line and call.backward and call.function == "own":
+            line.add(call)
             yield call
             todo += () if call.operator in PRODUCTS else call.operands
 

@@ -86,7 +86,7 @@ def _of_case(record: CaseRecord) -> Iterator[Suspect]:
     yield from rounded
     if not record.parameters:
         lines = {suspect.place.line for suspect in rounded}
-        yield from (each for each in cast_rules.hard_casts(record.plain) if each.place.line not in lines)
+        yield from (suspect for suspect in cast_rules.hard_casts(record.plain) if suspect.place.line not in lines)
     yield from cast_rules.useless_widening(program, calls, record.plain)
     yield from cast_rules.rounded_gradients(program)
 
@@ -103,7 +103,9 @@ def _of_training(record: TrainingRecord) -> Iterator[Suspect]:
     if record.parameters:  # values computed from them are low-precision for that reason
         return
     yield from state_rules.low_states(record.states, definition)
-    yield from state_rules.low_averages(program, record.kept, {each.place for each in record.states if each.place})
+    yield from state_rules.low_averages(
+        program, record.averages, {state.place for state in record.states if state.place}
+    )
     losses = list(state_rules.loss_outside(calls))
     yield from losses
     low_loss = outside[0] if outside else None

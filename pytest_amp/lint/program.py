@@ -225,12 +225,12 @@ class Program:
     @cached_property
     def consumers(self) -> dict[Call, list[Call]]:
         """Return the consumers of each call's result, by call."""
-        found: dict[Call, list[Call]] = {}
+        consumers: dict[Call, list[Call]] = {}
         for call in self.calls:
             for operand in call.operands:
                 if operand.producer is not None:
-                    found.setdefault(operand.producer, []).append(call)
-        return found
+                    consumers.setdefault(operand.producer, []).append(call)
+        return consumers
 
 
 def origin(operand: Operand) -> Operand:
@@ -245,27 +245,27 @@ def origin(operand: Operand) -> Operand:
 
 def near(operand: Operand, through: Collection[str], depth: int) -> Iterator[Call]:
     """Yield the producers of ``operand``, at most ``depth`` calls back, through operators of ``through`` or casts."""
-    todo, seen = [(operand, depth)], set()
+    todo, observed = [(operand, depth)], set()
     while todo:
         tensor, left = todo.pop()
         call = tensor.producer
-        if call is None or call in seen:
+        if call is None or call in observed:
             continue
-        seen.add(call)
+        observed.add(call)
         yield call
         if left and (call.operator in TRANSPARENT or call.operator in through):
             free = call.operator in TRANSPARENT
-            todo += [(each, left if free else left - 1) for each in call.operands]
+            todo += [(operand, left if free else left - 1) for operand in call.operands]
 
 
 def ancestors(operand: Operand, *, since: int = 0, stop: Collection[str] = ()) -> set[Call]:
     """Return the calls that compute ``operand``, from number ``since`` on, not before operators of ``stop``."""
-    todo, found = [operand], set()
+    todo, calls = [operand], set()
     while todo:
         call = todo.pop().producer
-        if call is None or call in found or call.number < since:
+        if call is None or call in calls or call.number < since:
             continue
-        found.add(call)
+        calls.add(call)
         if call.operator not in stop:
             todo += call.operands
-    return found
+    return calls

@@ -252,9 +252,9 @@ class Recorder:
             return _Site(place, module, "" if function is None else function.name)
         if self._modules:
             return _Site(calling_place(backward=True), module, "", again=True)
-        own = calling_place(backward=True)
-        if own.line:
-            return _Site(own, self._module_of(node), "own", backward=True)
+        backward_place = calling_place(backward=True)
+        if backward_place.line:
+            return _Site(backward_place, self._module_of(node), "own", backward=True)
         # A node was created by the first call after which the next node has a larger number.
         index = bisect.bisect_right(self._numbers, torch_private.number_of(node))
         if hasattr(node, "variable") or index == len(self._forward):

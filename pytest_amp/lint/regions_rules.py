@@ -53,7 +53,7 @@ def _opens_alone(event: RegionEvent, plain: Program | None) -> bool:
     """Return whether the region is also active in the run without the caller's region."""
     if plain is None:
         return False
-    return any(each.dtype is not None and each.place.line == event.place.line for each in plain.regions)
+    return any(region.dtype is not None and region.place.line == event.place.line for region in plain.regions)
 
 
 def _opener(event: RegionEvent) -> str:

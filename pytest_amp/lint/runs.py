@@ -126,12 +126,12 @@ def low_tensors(case: Case, conditions: Conditions, model: torch.nn.Module) -> t
     tensors = {**dict(built.named_parameters()), **dict(built.named_buffers())}
 
     def low(names: Mapping[str, torch.dtype]) -> list[LowTensor]:
-        found = []
+        low_of_kind = []
         for name, dtype in names.items():
             call = recorder.producer_of(tensors[name]) if name in tensors else None
             place = call.place if call is not None and call.place.line else Place(line=definition_of(case.build))
-            found.append(LowTensor(name, dtype, place))
-        return found
+            low_of_kind.append(LowTensor(name, dtype, place))
+        return low_of_kind
 
     return low(parameters), low(buffers)
 
@@ -162,14 +162,14 @@ class TrainingRecord:
     """Recorded iterations of a training.
 
     ``parameters`` are low-precision parameters of the optimizer, ``states`` low-precision tensors of its state,
-    ``kept`` those of ``iteration.kept`` that are updated from their own values.
+    ``averages`` those of ``iteration.kept`` that are updated from their own values.
     """
 
     program: Program
     train: TrainingStep
     parameters: list[LowTensor]
     states: list[LowTensor]
-    kept: list[LowTensor]
+    averages: list[LowTensor]
     #: Places at which an optimizer steps although no parameter of it has a gradient.
     idle: list[Place] = field(default_factory=list)
 
@@ -184,31 +184,39 @@ def record_training(
     recorder = _recorder(conditions)
     recorder.name(copied.model, copied.batch)
     parameters = [p for p in copied.model.parameters() if p.requires_grad]
-    made = made_of(parameters, optimizer or torch.optim.AdamW)
+    instance = made_of(parameters, optimizer or torch.optim.AdamW)
     scaler = RecordedScaler(recorder, device.type, enabled=precision.name == "fp16")
-    told = replace(case, loss=recorder.inside_loss(case.loss))
-    kept: dict[str, Any] = {}
-    given: Any = GivenDevice(device, recorder)
-    idle = idle_steps(made)
+    recorded_case = replace(case, loss=recorder.inside_loss(case.loss))
+    retained: dict[str, Any] = {}
+    device_or_recorder: Any = GivenDevice(device, recorder)
+    idle = idle_steps(instance)
     with _quiet(conditions), recorder.on():
         for index in range(steps):
             recorder.stage = index
             scaler.begin()
             iteration = TrainingIteration(
-                copied.model, copied.batch, made, scaler, index, told, given, precision, kept=kept
+                copied.model,
+                copied.batch,
+                instance,
+                scaler,
+                index,
+                recorded_case,
+                device_or_recorder,
+                precision,
+                kept=retained,
             )
             with seeded(conditions.seed + index):
                 train(iteration)
     names = {id(p): name for name, p in copied.model.named_parameters()}
-    held = [p for group in made.param_groups for p in group["params"] if isinstance(p, torch.Tensor)]
-    low = {names.get(id(p), "a parameter"): p for p in held if p.dtype in LOW and p.requires_grad}
-    lines = {each.name: each for each in low_tensors(case, conditions, realised.model)[0]} if low else {}
+    held_parameters = [p for group in instance.param_groups for p in group["params"] if isinstance(p, torch.Tensor)]
+    low = {names.get(id(p), "a parameter"): p for p in held_parameters if p.dtype in LOW and p.requires_grad}
+    lines = {tensor.name: tensor for tensor in low_tensors(case, conditions, realised.model)[0]} if low else {}
     return TrainingRecord(
         recorder.program,
         train,
         [lines.get(name) or LowTensor(name, p.dtype, _cast_place(p, recorder, train)) for name, p in low.items()],
-        _states(made, names, recorder),
-        _kept(kept, recorder),
+        _states(instance, names, recorder),
+        _kept(retained, recorder),
         idle,
     )
 
@@ -231,19 +239,19 @@ def _states(optimizer: torch.optim.Optimizer, names: Mapping[int, str], recorder
     ]
 
 
-def _kept(kept: Mapping[str, Any], recorder: Recorder) -> list[LowTensor]:
-    found = []
-    for name, value in kept.items():
+def _kept(retained: Mapping[str, Any], recorder: Recorder) -> list[LowTensor]:
+    tensors = []
+    for name, value in retained.items():
         if isinstance(value, torch.nn.Module):
             named = [*value.named_parameters(), *value.named_buffers()]
         else:
             named = list(named_tensors(value, objects=True))
-        found += [
+        tensors += [
             _low_tensor(f"kept[{name!r}]{f'.{part}' if part else ''}", tensor, recorder)
             for part, tensor in named
             if tensor.dtype in LOW
         ]
-    return found
+    return tensors
 
 
 def _low_tensor(name: str, tensor: torch.Tensor, recorder: Recorder) -> LowTensor:
@@ -270,11 +278,13 @@ def record_evaluation(case: Case, conditions: Conditions, evaluate: Callable[[An
     copied = case.realise(seed=conditions.seed).on(device.torch_device)
     recorder = _recorder(conditions)
     recorder.name(copied.model, copied.batch)
-    told = replace(case, loss=recorder.inside_loss(case.loss))
-    given: Any = GivenDevice(device, recorder)
+    recorded_case = replace(case, loss=recorder.inside_loss(case.loss))
+    device_or_recorder: Any = GivenDevice(device, recorder)
     before = {name: parameter.dtype for name, parameter in copied.model.named_parameters()}
     with _quiet(conditions), recorder.on():
-        metrics = evaluate(Evaluation(copied.model, copied.batch, told, given, conditions.precision))
+        metrics = evaluate(
+            Evaluation(copied.model, copied.batch, recorded_case, device_or_recorder, conditions.precision)
+        )
     tensors = named_tensors(metrics, objects=True) if metrics is not None else iter(())
     low = [(name, recorder.producer_of(x), x.dtype) for name, x in tensors if x.dtype in LOW and x.numel() == 1]
     cast = [

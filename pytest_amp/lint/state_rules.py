@@ -84,9 +84,11 @@ def low_states(tensors: Sequence[LowTensor], definition: str) -> Iterator[Suspec
     )
 
 
-def low_averages(program: Program, kept: Sequence[LowTensor], optimizer_places: Collection[Place]) -> Iterator[Suspect]:
+def low_averages(
+    program: Program, retained: Sequence[LowTensor], optimizer_places: Collection[Place]
+) -> Iterator[Suspect]:
     """Yield low-precision tensors that later iterations update from their own values."""
-    named = {tensor.place.line: tensor for tensor in kept if tensor.place is not None}
+    named = {tensor.place.line: tensor for tensor in retained if tensor.place is not None}
     for call in program.forward:
         if call.operator not in _UPDATES or call.module is not None or call.in_loss or not call.operands:
             continue
@@ -162,29 +164,29 @@ def metrics(program: Program, returned: Sequence[tuple[str, Call | None, torch.d
             if operand.is_low and not read.place.is_torch and not read.place.library and _is_reduced(operand.producer):
                 ends.append(("a metric that Python reads", operand.producer, operand.dtype))
     for name, call, dtype in ends:
-        made = _summed(call)
-        if made is not None and (made.in_loss or made.module is not None):  # of the case, which is linted separately
+        maker = _summed(call)
+        if maker is not None and (maker.in_loss or maker.module is not None):  # of the case, which is linted separately
             continue
         yield Suspect(
             "low-metric",
-            f"{name} of the evaluation is {dtype_name(dtype)}{_how(made)}",
+            f"{name} of the evaluation is {dtype_name(dtype)}{_how(maker)}",
             "Add up metrics in float32 (loss.float()), or as Python numbers",
-            Place() if made is None else made.place,
-            number=0 if made is None else made.number,
+            Place() if maker is None else maker.place,
+            number=0 if maker is None else maker.number,
         )
 
 
-def _how(made: Call | None) -> str:
-    if made is None:
+def _how(maker: Call | None) -> str:
+    if maker is None:
         return ""
-    if made.operator in ("add", "lerp"):
-        return f": it is accumulated ({made.operator}) in that dtype, in which a sum stops to grow"
-    return f": it is computed ({made.operator.removeprefix('_')}) in that dtype"
+    if maker.operator in ("add", "lerp"):
+        return f": it is accumulated ({maker.operator}) in that dtype, in which a sum stops to grow"
+    return f": it is computed ({maker.operator.removeprefix('_')}) in that dtype"
 
 
 def _is_reduced(call: Call | None) -> bool:
-    made = _summed(call)
-    return made is not None and made.operator in ("add", "sum", "mean", "nll_loss_forward", "lerp")
+    maker = _summed(call)
+    return maker is not None and maker.operator in ("add", "sum", "mean", "nll_loss_forward", "lerp")
 
 
 def _summed(call: Call | None) -> Call | None:
@@ -216,7 +218,7 @@ def mixed_gradients(program: Program) -> Iterator[Suspect]:
                     severity=Severity.ERROR,
                     number=addition.number,
                 )
-        if is_scaled or event.root is None or not any(other for each, other in events if each.stage == event.stage):
+        if is_scaled or event.root is None or not any(other for item, other in events if item.stage == event.stage):
             continue
         yield Suspect(
             "mixed-gradients",
@@ -244,15 +246,15 @@ def idle_steps(places: Sequence[Place]) -> Iterator[Suspect]:
 
 def _mixed_sums(root: Call, scaled: Collection[Call]) -> Iterator[Call]:
     """Yield additions, between the scaled losses and the root of a backward pass, with a term that is not scaled."""
-    todo, seen = [root], set(scaled)
+    todo, observed = [root], set(scaled)
     while todo:
         call = todo.pop()
-        if call in seen or call.operator not in ("add", "sub", "rsub", "mul", "div", "sum", "stack", *TRANSPARENT):
+        if call in observed or call.operator not in ("add", "sub", "rsub", "mul", "div", "sum", "stack", *TRANSPARENT):
             continue
-        seen.add(call)
+        observed.add(call)
         terms = [operand for operand in call.operands if operand.requires_grad and operand.producer is not None]
         if call.operator in ("add", "sub", "stack"):
-            parts = [any(each in scaled for each in ancestors(operand)) for operand in terms]
+            parts = [any(ancestor in scaled for ancestor in ancestors(operand)) for operand in terms]
             if any(parts) and not all(parts):
                 yield call
         todo += [operand.producer for operand in terms if operand.producer is not None]

@@ -50,13 +50,13 @@ class _Group:
 
     def finding(self) -> Finding:
         """Return the finding: the most significant kind, the first line, and all operators."""
-        ranked = sorted(self.suspects, key=lambda each: (_rank(each.kind), each.number))
+        ranked = sorted(self.suspects, key=lambda suspect: (_rank(suspect.kind), suspect.number))
         chief = ranked[0]
-        ordered = sorted(self.suspects, key=lambda each: each.number)
-        lined = [each for each in ordered if each.place.line] or ordered
-        first = next((each for each in lined if each.is_primary), lined[0])
-        is_error = any(each.severity is Severity.ERROR for each in ordered)
-        modules = list(dict.fromkeys(each.module for each in ordered if each.module is not None))
+        ordered = sorted(self.suspects, key=lambda suspect: suspect.number)
+        lined = [suspect for suspect in ordered if suspect.place.line] or ordered
+        first = next((suspect for suspect in lined if suspect.is_primary), lined[0])
+        is_error = any(suspect.severity is Severity.ERROR for suspect in ordered)
+        modules = list(dict.fromkeys(suspect.module for suspect in ordered if suspect.module is not None))
         assert chief.kind in KINDS, chief.kind
         return Finding(
             kind=chief.kind,
@@ -68,11 +68,11 @@ class _Group:
         )
 
     def _message(self, chief: Suspect, ordered: Sequence[Suspect], modules: Sequence[str]) -> str:
-        operators = list(dict.fromkeys(name for each in ordered for name in each.operators))
-        dtypes = list(dict.fromkeys(dtype_name(each.dtype) for each in ordered if each.dtype is not None))
+        operators = list(dict.fromkeys(name for suspect in ordered for name in suspect.operators))
+        dtypes = list(dict.fromkeys(dtype_name(suspect.dtype) for suspect in ordered if suspect.dtype is not None))
         words = chief.what.replace("{operators}", joined(operators)).replace("{dtype}", " and ".join(dtypes))
-        details = list(dict.fromkeys(each.detail for each in ordered if each.detail))
-        lines = list(dict.fromkeys(each.place.line.rpartition(":")[2] for each in ordered if each.place.line))
+        details = list(dict.fromkeys(suspect.detail for suspect in ordered if suspect.detail))
+        lines = list(dict.fromkeys(suspect.place.line.rpartition(":")[2] for suspect in ordered if suspect.place.line))
         notes = details[:2]
         if len(lines) > 1 and not chief.place.library:
             notes.append(f"lines {joined(lines[:6])}")

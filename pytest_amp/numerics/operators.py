@@ -79,7 +79,7 @@ def measure_operator(
     actual, known, model = (_tensors(result.named()) for result in (step, exact.step, predicted.step))
     # With float32 inputs, a float32 result with low values only was rounded, even if its prediction has low values
     # only.
-    kept_low = any(call.model.name is ModelName.RUNNING_SUM and low in call.given for call in observer.seen)
+    kept_low = any(call.model.name is ModelName.RUNNING_SUM and low in call.given for call in observer.observed_calls)
     wide = any(x.dtype == torch.float32 for x in arguments) and not kept_low
     excess = {key: _excess(value, model[key], known[key], low) for key, value in actual.items()}
     hollow = (
@@ -92,7 +92,7 @@ def measure_operator(
     if predictors[1].unmodelled:
         excess = {}  # the rounding of the kernels is known only up to a factor, which the faults respect
     dtypes = {key: value.dtype for key, value in actual.items()}
-    return _measured(name, observer.seen, where, excess=excess, hollow=tuple(hollow), dtypes=dtypes)
+    return _measured(name, observer.observed_calls, where, excess=excess, hollow=tuple(hollow), dtypes=dtypes)
 
 
 def _measured(  # noqa: PLR0913  # keywords of one measurement
@@ -192,7 +192,7 @@ def _observed(overload: str, sample: Sample, where: Conditions) -> tuple[Observe
             if not differentiated:
                 raise
         else:
-            return tuple(observer.seen)
+            return tuple(observer.observed_calls)
     raise AssertionError
 
 
@@ -267,7 +267,7 @@ def _check_size(name: str, measured: MeasuredOperator, where: Conditions) -> Non
         raise AmpFailure(f"{name}: the rounding oracle cannot follow {lost.operator}", now=lost.problem)
     if measured.faults:
         fault = measured.faults[0]
-        what = f"{name}: {fault.operator}, {fault.seen.place.direction.value}, {fault.what} under {where}"
+        what = f"{name}: {fault.operator}, {fault.call.place.direction.value}, {fault.what} under {where}"
         raise fault_failure(what, fault, where)
     if measured.hollow:
         raise AmpFailure(

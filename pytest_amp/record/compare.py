@@ -72,7 +72,9 @@ def compare(now: Observation, before: Observation | None, *, fair: bool = True) 
 
 def moved(now: Observation, before: Observation) -> str:
     """Return how far a value moved and how far it may: ``10 % less; allowed 5 %``; else ""."""
-    old, value = (_number(each.value) if _is_finite(each.value) else math.nan for each in (before, now))
+    old, value = (
+        _number(observation.value) if _is_finite(observation.value) else math.nan for observation in (before, now)
+    )
     exact = now.kind in EXACT or now.better is Better.SAME or not judged(now)
     if exact or not math.isfinite(value - old) or not old:
         return ""
@@ -90,7 +92,7 @@ def moved(now: Observation, before: Observation) -> str:
 
 
 def _of_errors(now: Observation, before: Observation) -> Verdict:
-    (low, high), (old_low, old_high) = (_range(each) for each in (now, before))
+    (low, high), (old_low, old_high) = (_range(observation) for observation in (now, before))
     if not all(math.isfinite(value) for value in (low, high, old_low, old_high)):
         return Verdict.PASS if canonical(now.value) == canonical(before.value) else Verdict.CHANGED
     draws = _draws(now, before)
@@ -125,12 +127,12 @@ def _draws(now: Observation, before: Observation) -> tuple[Sequence[float], Sequ
         return None
     pairs = [*zip(before.over_seeds, now.over_seeds, strict=True), (_number(before.value), _number(now.value))]
     least = _negligible(now, before)
-    old, new = ([max(each, least) for each in found] for found in zip(*pairs, strict=True))
-    return (old, new) if all(0 < each < math.inf for each in (*old, *new)) else None
+    old, new = ([max(value, least) for value in pair] for pair in zip(*pairs, strict=True))
+    return (old, new) if all(0 < value < math.inf for value in (*old, *new)) else None
 
 
 def _of_numbers(now: Observation, before: Observation) -> Verdict:
-    (low, high), (old_low, old_high) = (_range(each) for each in (now, before))
+    (low, high), (old_low, old_high) = (_range(observation) for observation in (now, before))
     if any(math.isnan(value) for value in (low, old_low)) or not all(map(_is_finite, (now.value, before.value))):
         return Verdict.PASS if canonical(now.value) == canonical(before.value) else Verdict.CHANGED
     if now.better is Better.HIGHER:  # negated, so that lower is better
@@ -212,5 +214,5 @@ ONLY_WHERE_KNOWN = frozenset({"onednn"})
 def device_of(provenance: Mapping[str, Value], device: str) -> dict[str, Value]:
     """Return a provenance's entry of a device; empty if it has none."""
     devices = provenance.get("devices")
-    found = devices.get(device) if isinstance(devices, dict) else None
-    return found if isinstance(found, dict) else {}
+    entry = devices.get(device) if isinstance(devices, dict) else None
+    return entry if isinstance(entry, dict) else {}

@@ -116,8 +116,14 @@ def difference(old: Record, new: Record) -> Difference:
     differing += _tests(old, new)
     of_tests = (Verdict.FAILED, Verdict.FIXED)
     revised = baseline.revised
-    incomparable = [each for each in differing if each.family in revised and each.verdict not in of_tests]
-    differing = [each for each in differing if each.family not in revised or each.verdict in of_tests]
+    incomparable = [
+        observation
+        for observation in differing
+        if observation.family in revised and observation.verdict not in of_tests
+    ]
+    differing = [
+        observation for observation in differing if observation.family not in revised or observation.verdict in of_tests
+    ]
     differing.sort(key=lambda observation: (ORDER.index(observation.verdict), observation.key))
     both = len({failure.key for failure in old.failures} & {failure.key for failure in new.failures})
     not_run = len(missing) - len(gone)
@@ -140,11 +146,11 @@ def from_baseline(baseline: Baseline, run: Record, gone: Iterable[Observation]) 
     verdict are in the order of the run.
     """
     observations = [*run.observations, *map(as_gone, gone)]
-    differing = [each for verdict in ORDER for each in observations if each.verdict is verdict]
-    same = sum(judged(each) for each in run.observations if each.verdict not in ORDER)
-    unjudged = sum(not judged(each) for each in run.observations if each.verdict not in ORDER)
-    missing = baseline.record.by_key().keys() - {each.key for each in observations}
-    devices = dict.fromkeys(each.target[0] for each in run.observations)
+    differing = [observation for verdict in ORDER for observation in observations if observation.verdict is verdict]
+    same = sum(judged(observation) for observation in run.observations if observation.verdict not in ORDER)
+    unjudged = sum(not judged(observation) for observation in run.observations if observation.verdict not in ORDER)
+    missing = baseline.record.by_key().keys() - {observation.key for observation in observations}
+    devices = dict.fromkeys(observation.target[0] for observation in run.observations)
     reasons = {device: reason for device in devices if (reason := baseline.unfair(device))}
     return Difference(
         *(baseline.record, run, tuple(differing), same, unjudged, len(missing)),
@@ -158,13 +164,13 @@ def from_baseline(baseline: Baseline, run: Record, gone: Iterable[Observation]) 
 def _revised(revised: Mapping[str, tuple[str, str]], incomparable: Iterable[Observation]) -> Iterator[str]:
     """Yield one line for all families with another revision and moved facts."""
     counts: dict[str, int] = {}
-    for each in incomparable:
-        counts[each.family] = counts.get(each.family, 0) + 1
+    for observation in incomparable:
+        counts[observation.family] = counts.get(observation.family, 0) + 1
     if counts:
-        told = ", ".join(f"{name} {count} ({' -> '.join(revised[name])})" for name, count in sorted(counts.items()))
+        counted = ", ".join(f"{name} {count} ({' -> '.join(revised[name])})" for name, count in sorted(counts.items()))
         yield (
             f"the tests of these families changed between the records, so that {sum(counts.values())} facts that moved "
-            f"say nothing of torch: {told}; record the earlier torch with the later tests"
+            f"say nothing of torch: {counted}; record the earlier torch with the later tests"
         )
 
 
@@ -176,14 +182,16 @@ def _uncompared(old: Record, new: Record) -> Iterator[str]:
         yield f"the records share no fact that is judged: {_targets(old)} before, {_targets(new)} now"
         return
     compared = {observation.target for observation in shared}
-    others = sorted({observation.target for observation in new.observations} - compared)
-    missing = [f"{device}-{dtype}" for device, dtype in others if dtype in _SELECTED]
+    targets = sorted({observation.target for observation in new.observations} - compared)
+    missing = [f"{device}-{dtype}" for device, dtype in targets if dtype in _SELECTED]
     if missing:
         yield f"nothing on {', '.join(missing)} could be compared: the old record has {_targets(old)}"
 
 
 def _targets(record: Record) -> str:
-    return ", ".join(sorted({"-".join(each.target) for each in (*record.observations, *record.failures)})) or "nothing"
+    return (
+        ", ".join(sorted({"-".join(entry.target) for entry in (*record.observations, *record.failures)})) or "nothing"
+    )
 
 
 def _incomplete(old: Record, new: Record) -> Iterator[str]:
@@ -198,9 +206,9 @@ def _not_run(new: Record, missing: Iterable[Observation]) -> Iterator[str]:
     for observation in missing:
         if not new.ran_whole(observation):
             targets.setdefault(observation.family, []).append("-".join(observation.target))
-    for family, each in sorted(targets.items()):
-        places = ", ".join(sorted(set(each)))
-        yield f"{family}: the new run did not run whole the tests of {len(each)} facts of the old record ({places})"
+    for family, target in sorted(targets.items()):
+        places = ", ".join(sorted(set(target)))
+        yield f"{family}: the new run did not run whole the tests of {len(target)} facts of the old record ({places})"
 
 
 def as_gone(observation: Observation) -> Observation:
@@ -218,7 +226,7 @@ def as_gone(observation: Observation) -> Observation:
 
 def _tests(old: Record, new: Record) -> Iterator[Observation]:
     """Yield tests that fail and did not before, with the reason, and tests that failed and pass."""
-    before, now = ({each.key: each for each in record.failures} for record in (old, new))
+    before, now = ({failure.key: failure for failure in record.failures} for record in (old, new))
     for key, failure in now.items():
         if key not in before:
             verdict = Verdict.FIXED if failure.is_fixed else Verdict.FAILED

@@ -49,21 +49,21 @@ def trend(records: Sequence[Record]) -> Trend:
     steps = tuple(difference(old, new) for old, new in itertools.pairwise(records))
     whole = difference(records[0], records[-1])
     known = [_known(record) for record in records]
-    found = [{each.key: each.verdict for each in step.observations} for step in steps]
+    verdicts_of_steps = [{observation.key: observation.verdict for observation in step.observations} for step in steps]
     # A key that only drifted has the verdict of the whole comparison, in the last step.
-    drifted = {each.key: each.verdict for each in whole.observations}
+    drifted = {observation.key: observation.verdict for observation in whole.observations}
     moved = []
-    for key in dict.fromkeys(key for verdicts in (*found, drifted) for key in verdicts):
-        verdicts = tuple(step.get(key) for step in found)
+    for key in dict.fromkeys(key for verdicts in (*verdicts_of_steps, drifted) for key in verdicts):
+        verdicts = tuple(step.get(key) for step in verdicts_of_steps)
         if not any(verdicts):
             verdicts = (*verdicts[:-1], drifted[key])
         moved.append(Moved(key, tuple(_value(values.get(key)) for values in known), verdicts))
-    moved.sort(key=lambda each: (ORDER.index(each.worst), each.key))
+    moved.sort(key=lambda row: (ORDER.index(row.worst), row.key))
     return Trend(tuple(records), steps, whole, tuple(moved))
 
 
 def _known(record: Record) -> dict[str, Observation | str]:
-    failed: dict[str, Observation | str] = {each.key: f"fails: {each.why}" for each in record.failures}
+    failed: dict[str, Observation | str] = {failure.key: f"fails: {failure.why}" for failure in record.failures}
     return {**failed, **record.by_key()}
 
 

@@ -57,7 +57,7 @@ def fits(prediction: CallOutcome, outcome: CallOutcome) -> bool:
 def fitting(remaining: Iterable[Candidate], call: Invocation, outcome: CallOutcome, device: Device) -> list[Candidate]:
     """Return the candidates in ``remaining`` that fit ``outcome``, the outcome of ``call`` under autocast."""
     predictions: dict[object, CallOutcome] = {}  # candidates with equal plans run once
-    found = []
+    candidates = []
     for candidate in remaining:
         try:
             plan = cast_by_hand(candidate.rule, call, device_type=device.type, dtype=candidate.dtype)
@@ -67,5 +67,5 @@ def fitting(remaining: Iterable[Candidate], call: Invocation, outcome: CallOutco
         if signature not in predictions:
             predictions[signature] = by_hand(candidate, call, device)
         if fits(predictions[signature], outcome):
-            found.append(candidate)
-    return found
+            candidates.append(candidate)
+    return candidates

@@ -50,11 +50,11 @@ def observe_named(overload: str, device: Device, low: torch.dtype, rule: Rule | 
     if device.kind is DeviceKind.FAKE:
         return ObservedRule(overload, UNOBSERVED, "fake tensors have no named dimensions", ())
     float32, float64 = torch.float32, torch.float64
-    given = ((float32, None), (low, None), (float64, None), (low, float64), (float64, float32))
-    results = tuple(_result(NAMED[overload], device, low, dtype, asked) for dtype, asked in given)
+    dtypes = ((float32, None), (low, None), (float64, None), (low, float64), (float64, float32))
+    results = tuple(_result(NAMED[overload], device, low, dtype, requested) for dtype, requested in dtypes)
     evidence = tuple(
-        Evidence(f"{dtype}, dtype={asked}", (), (str(result),))
-        for (dtype, asked), result in zip(given, results, strict=True)
+        Evidence(f"{dtype}, dtype={requested}", (), (str(result),))
+        for (dtype, requested), result in zip(dtypes, results, strict=True)
     )
     full = (float32, float32, float64, float64, float32)
     fitting = {
@@ -65,18 +65,18 @@ def observe_named(overload: str, device: Device, low: torch.dtype, rule: Rule | 
     }
     names = [name for name, dtypes in fitting.items() if dtypes == results]
     if not names:
-        what = ", ".join(f"{each.variation}: {each.result[0]}" for each in evidence)
+        what = ", ".join(f"{item.variation}: {item.result[0]}" for item in evidence)
         return ObservedRule(overload, UNRECOGNISED, what, evidence)
     chosen = rule.name if rule is not None and rule.name in names else names[0]
     return ObservedRule(overload, chosen.value, None, evidence)
 
 
 def _result(
-    function: _Function, device: Device, low: torch.dtype, dtype: torch.dtype, asked: torch.dtype | None
+    function: _Function, device: Device, low: torch.dtype, dtype: torch.dtype, requested: torch.dtype | None
 ) -> torch.dtype:
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # torch warns that named tensors are experimental
         ones: Any = _torch.ones(3, 4, dtype=dtype, device=device.torch_device).rename("rows", "columns")
         with device.autocast(low):
-            result = function(ones) if asked is None else function(ones, dtype=asked)
+            result = function(ones) if requested is None else function(ones, dtype=requested)
     return result.dtype

@@ -31,19 +31,19 @@ def observe(overload: str, device: Device, low: torch.dtype, *, rule: Rule | Non
     torch_private.find_overload(overload)
     if overload in NAMED or overload in UNREACHABLE:
         return observe_named(overload, device, low, rule)
-    made = samples(overload)
-    if not made:
+    built = samples(overload)
+    if not built:
         return ObservedRule(overload, UNOBSERVED, "no sample arguments are known for it", ())
     if rule is not None and rule.own_kernel is not None:
-        return observe_own_kernel(overload, made, device, low, rule)
-    return _classify(overload, made, device, low)
+        return observe_own_kernel(overload, built, device, low, rule)
+    return _classify(overload, built, device, low)
 
 
-def _classify(overload: str, made: list[Sample], device: Device, low: torch.dtype) -> ObservedRule:
+def _classify(overload: str, samples: list[Sample], device: Device, low: torch.dtype) -> ObservedRule:
     remaining = candidates(overload, low)
     evidence: list[Evidence] = []
     messages: list[str] = []
-    for sample, variation in each_variation(overload, made, low, variations.ordinary, variations.explicit_dtype):
+    for sample, variation in each_variation(overload, samples, low, variations.ordinary, variations.explicit_dtype):
         with scope(device, variation):
             call = variation.invocation(overload, sample, device)
             outcome = under_autocast(call, device, low)
@@ -54,7 +54,7 @@ def _classify(overload: str, made: list[Sample], device: Device, low: torch.dtyp
         if not still:
             return ObservedRule(overload, UNRECOGNISED, _misfit(remaining, evidence[-1]), tuple(evidence))
         remaining = still
-    labels = [each.label for each in remaining]
+    labels = [candidate.label for candidate in remaining]
     if len(remaining) == 1:
         return ObservedRule(overload, labels[0], None, tuple(evidence))
     if set(labels) == {RuleName.PROMOTE.value, RuleName.NONE.value} and not messages:
@@ -65,5 +65,5 @@ def _classify(overload: str, made: list[Sample], device: Device, low: torch.dtyp
 
 def _misfit(remaining: list[Candidate], evidence: Evidence) -> str:
     casts = "; ".join(evidence.casts) or "nothing"
-    labels = ", ".join(each.label for each in remaining)
+    labels = ", ".join(candidate.label for candidate in remaining)
     return f"with {evidence.variation} arguments it cast {casts} and gave {', '.join(evidence.result)}: not {labels}"

@@ -96,7 +96,7 @@ def described(result: Any) -> tuple[str, ...]:
     if isinstance(result, torch.Tensor):
         return (f"{dtype_name(result.dtype)}{list(result.shape)}",)
     if isinstance(result, (list, tuple)):
-        return tuple(text for each in result for text in described(each))
+        return tuple(text for item in result for text in described(item))
     return (type(result).__name__,)
 
 

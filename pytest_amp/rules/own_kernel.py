@@ -42,13 +42,13 @@ def _predicted(candidate: Candidate, call: Invocation, device: Device) -> frozen
 
 
 def observe_own_kernel(
-    overload: str, made: Iterable[Sample], device: Device, low: torch.dtype, rule: Rule
+    overload: str, samples: Iterable[Sample], device: Device, low: torch.dtype, rule: Rule
 ) -> ObservedRule:
     """Observe the rule of a kernel of its own: a rule fits if the operator receives the dtypes that it predicts."""
     remaining = _all_candidates(overload, low, rule)
     evidence: list[Evidence] = []
     reason = "the operator was never reached"
-    for sample, variation in each_variation(overload, list(made), low, variations.ordinary, variations.half_weights):
+    for sample, variation in each_variation(overload, list(samples), low, variations.ordinary, variations.half_weights):
         with scope(device, variation):
             call = variation.invocation(overload, sample, device)
             outcome = under_autocast(call, device, low)
@@ -56,14 +56,14 @@ def observe_own_kernel(
             if dtypes is None:
                 reason = (outcome.message or reason).strip().partition("\n")[0]
                 continue
-            fitting = [each for each in remaining if _predicted(each, call, device) == dtypes]
+            fitting = [candidate for candidate in remaining if _predicted(candidate, call, device) == dtypes]
         shown = Evidence(variation.name, tuple(sorted(dtypes)), outcome.result)
         evidence.append(shown)
         if not fitting:
             what = f"with {variation.name} arguments it received {', '.join(shown.casts)}"
             return ObservedRule(overload, UNRECOGNISED, what, tuple(evidence))
         remaining = fitting
-    labels = [each.label for each in remaining]
+    labels = [candidate.label for candidate in remaining]
     if len(remaining) == 1:
         return ObservedRule(overload, labels[0], None, tuple(evidence))
     return ObservedRule(overload, UNOBSERVED, f"fits {', '.join(labels)}: {reason}", tuple(evidence))

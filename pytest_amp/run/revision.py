@@ -44,9 +44,9 @@ def revision_of(folder: Path) -> str:
 
 def _with_shared(folder: Path) -> Iterator[Path]:
     """Yield the sources of a family, and the modules of other families that they import."""
-    own = [*_sources(folder)]
-    yield from own
-    names = {found.decode() for file in own for found in _OF_ANOTHER.findall(file.read_bytes())}
+    sources = [*_sources(folder)]
+    yield from sources
+    names = {name.decode() for file in sources for name in _OF_ANOTHER.findall(file.read_bytes())}
     paths = (folder.parent / f"{name.replace('.', '/')}.py" for name in names)
     yield from (path for path in paths if path.is_file())
 

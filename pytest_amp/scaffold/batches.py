@@ -32,12 +32,12 @@ def load(name: str) -> Any:
     """Return the object that ``package.module:name`` names. Raises ScaffoldError."""
     module, _, attribute = name.partition(":")
     try:
-        found: Any = importlib.import_module(module)
+        classes: Any = importlib.import_module(module)
         for part in attribute.split("."):
-            found = getattr(found, part)
+            classes = getattr(classes, part)
     except Exception as error:  # whatever a project's module raises
         raise ScaffoldError(f"{name}: {type(error).__name__}: {error}") from error
-    return found
+    return classes
 
 
 def build(name: str) -> torch.nn.Module:
@@ -144,10 +144,10 @@ def _pixels(config: Any) -> str:
 
 def _timm(model: torch.nn.Module) -> Iterable[Recipe]:
     """Images of the size of timm's configuration, or small ones where a model takes any."""
-    given: Any = getattr(model, "default_cfg", None) or {}
-    channels, height, width = given.get("input_size", (3, 224, 224))
+    settings: Any = getattr(model, "default_cfg", None) or {}
+    channels, height, width = settings.get("input_size", (3, 224, 224))
     classes = int(getattr(model, "num_classes", 10) or 10)
-    sizes = [(height, width)] if given.get("fixed_input_size") else [(64, 64), (height, width)]
+    sizes = [(height, width)] if settings.get("fixed_input_size") else [(64, 64), (height, width)]
     for tall, wide in sizes:
         images = f"torch.randn({4 * SAMPLES}, {channels}, {tall}, {wide})"
         batch = {"images": images, "classes": f"torch.randint({classes}, ({4 * SAMPLES},))"}

@@ -50,14 +50,14 @@ def rounded_state(model: torch.nn.Module, optimizer: torch.optim.Optimizer, *, h
     return [entry for entry in _rounded(tensors) if hollow or not entry.hollow]
 
 
-def rounded_kept(kept: Mapping[str, object]) -> list[Rounded]:
+def rounded_kept(retained: Mapping[str, object]) -> list[Rounded]:
     """Return the low-precision tensors that a training step keeps: averages of weights, sums of metrics.
 
     This includes those of a ``torch.optim.swa_utils.AveragedModel``. Other modules are left out: a frozen teacher may
     be low-precision.
     """
     tensors: list[tuple[str, torch.Tensor]] = []
-    for name, value in kept.items():
+    for name, value in retained.items():
         named = value.named_parameters() if isinstance(value, AveragedModel) else named_tensors(value)
         tensors += [(f"kept[{name!r}]{f'.{part}' if part else ''}", tensor) for part, tensor in named]
     return [entry for entry in _rounded(tensors) if not entry.hollow]

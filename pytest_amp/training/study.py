@@ -76,4 +76,4 @@ def train(storage: Storage, *, steps: int, seed: int = 0, device: torch.device |
 
 
 def _share(counts: list[tuple[int, int]]) -> float:
-    return sum(stayed for _, stayed in counts) / max(1, sum(wanted for wanted, _ in counts))
+    return sum(stayed for _, stayed in counts) / max(1, sum(expected for expected, _ in counts))

@@ -33,14 +33,14 @@ def test_module(amp: SuiteAmp, name: str) -> None:
 MOST = 4.0
 
 
-@pytest.mark.amp_parametrize("given", lambda _: ("float32", "low"))
-def test_an_adaptive_softmax_learns_of_rare_classes(amp: SuiteAmp, given: str) -> None:
+@pytest.mark.amp_parametrize("inputs", lambda _: ("float32", "low"))
+def test_an_adaptive_softmax_learns_of_rare_classes(amp: SuiteAmp, inputs: str) -> None:
     """Outputs and gradients in training are near float64's."""
     device = amp.device.torch_device
     model = nn.AdaptiveLogSoftmaxWithLoss(16, 20, [5, 10], div_value=2.0).to(device)
     x, classes = torch.randn(40, 16, device=device).to(amp.dtype), torch.arange(40, device=device) % 20
     with amp.autocast():
-        actual = model(x if given == "low" else x.float(), classes)
+        actual = model(x if inputs == "low" else x.float(), classes)
     actual.loss.backward()
     gradients = [parameter.grad for parameter in model.parameters()]
     exact = model.double()

@@ -189,12 +189,12 @@ def _restored(kinds: list[str]) -> Iterator[None]:
             torch.set_autocast_dtype(kind, dtype)
 
 
-@pytest.mark.parametrize("found", ["a setter", "a region"])
+@pytest.mark.parametrize("expected_name", ["a setter", "a region"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bf16", "fp16"])
-def test_without_a_dtype_it_has_the_current_one(amp: SuiteAmp, dtype: torch.dtype, found: str) -> None:
+def test_without_a_dtype_it_has_the_current_one(amp: SuiteAmp, dtype: torch.dtype, expected_name: str) -> None:
     """``torch.autocast("cuda")`` keeps what ``set_autocast_dtype`` or the region around it says, whichever that is."""
     with _restored([amp.device.type]), contextlib.ExitStack() as around:
-        if found == "a setter":
+        if expected_name == "a setter":
             torch.set_autocast_dtype(amp.device.type, dtype)
         else:
             around.enter_context(_region(amp, "plain", dtype))
@@ -203,7 +203,11 @@ def test_without_a_dtype_it_has_the_current_one(amp: SuiteAmp, dtype: torch.dtyp
             observed = State.now(amp.device.type)
     expected = _inside(amp, "plain", dtype, before)
     expect_state(
-        amp, f"in torch.autocast without a dtype, in {found}", observed, expected, likely="its dtype is a constant"
+        amp,
+        f"in torch.autocast without a dtype, in {expected_name}",
+        observed,
+        expected,
+        likely="its dtype is a constant",
     )
 
 

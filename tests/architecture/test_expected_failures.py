@@ -38,12 +38,12 @@ def test_lenient_one_is_noticed() -> None:
 
 def test_suites_have_no_inline_expected_failure() -> None:
     """A fault of torch is a row of suites/known.toml: a release, a device or a machine that differs changes no test."""
-    found = {
+    actual = {
         path.relative_to(ROOT).as_posix()
         for path in (ROOT / "suites").rglob("*.py")
         if _INLINE.search(path.read_text(encoding="utf-8"))
     }
-    assert found == set()
+    assert actual == set()
 
 
 def test_inline_expected_failure_is_noticed() -> None:

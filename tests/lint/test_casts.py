@@ -274,8 +274,8 @@ def test_hook_that_rounds_a_gradient_is_found(dtype: str) -> None:
 @BOTH
 def test_rounded_values_are_found(dtype: str) -> None:
     def loss(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        wanted = batch["x"][:, :3].bfloat16()
-        return functional.mse_loss(model(batch["x"]).float(), wanted.float())
+        expected = batch["x"][:, :3].bfloat16()
+        return functional.mse_loss(model(batch["x"]).float(), expected.float())
 
     (finding,) = of_case(case(loss=loss), dtype)
     assert finding.kind == "rounded-values"

@@ -46,10 +46,10 @@ def test_wheel_needs_nothing_of_the_checkout() -> None:
     for name in SOURCES:
         if name.endswith(".py"):
             source = (ROOT / name).read_text(encoding="utf-8")
-            found = re.findall(r"^ *(?:from|import) ((?:tools|tests)\b[.\w]*)", source, re.MULTILINE)
-            found += re.findall(r"(?<!in a checkout: )python -m ((?:tools|tests)\.[.\w]*)", source)
-            named[name] = found
-    assert {name: found for name, found in named.items() if found} == {}
+            actual = re.findall(r"^ *(?:from|import) ((?:tools|tests)\b[.\w]*)", source, re.MULTILINE)
+            actual += re.findall(r"(?<!in a checkout: )python -m ((?:tools|tests)\.[.\w]*)", source)
+            named[name] = actual
+    assert {name: actual for name, actual in named.items() if actual} == {}
 
 
 def test_metadata(wheel: Path) -> None:

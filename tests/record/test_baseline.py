@@ -34,13 +34,16 @@ def ratio(value: float, better: Better | None = Better.HIGHER) -> Observation:
 
 def test_verdict_of_a_run_is_that_of_a_difference_of_its_record() -> None:
     old = Record((observation("same", 1), observation("fact", 1), observation("gone", 1), ratio(2.0)), HARDWARE)
-    made = (observation("same", 1), observation("fact", 2), observation("new", 1), ratio(1.0))
+    result = (observation("same", 1), observation("fact", 2), observation("new", 1), ratio(1.0))
     baseline = Baseline(old, HARDWARE)
     ran = {"cpu-bf16 rules": ("test_it::test_it",)}
-    run = Record(tuple(map(baseline.compare, made)), HARDWARE, ran=ran)
+    run = Record(tuple(map(baseline.compare, result)), HARDWARE, ran=ran)
     from_run = from_baseline(baseline, run, [old.observations[2]])
-    from_records = difference(old, Record(made, HARDWARE, ran=ran))
-    verdicts = [{each.key: each.verdict for each in either.observations} for either in (from_run, from_records)]
+    from_records = difference(old, Record(result, HARDWARE, ran=ran))
+    verdicts = [
+        {observation.key: observation.verdict for observation in either.observations}
+        for either in (from_run, from_records)
+    ]
     assert verdicts[0] == verdicts[1]
     assert set(verdicts[0].values()) == {Verdict.CHANGED, Verdict.GONE, Verdict.NEW, Verdict.REGRESSED}
     assert (from_run.same, from_run.unjudged) == (from_records.same, from_records.unjudged) == (1, 0)

@@ -41,13 +41,13 @@ def raw(path: Path) -> dict[str, str]:
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
 def test_examples_are_read_under_present_keys(path: Path) -> None:
-    before, found = raw(path), read_record(path)
-    now = {observation.key: observation for observation in found.observations}
+    before, actual = raw(path), read_record(path)
+    now = {observation.key: observation for observation in actual.observations}
     assert len(now) == len(before)
     moved = now.keys() - before.keys()
     assert len(moved) > 2000
     assert {key.partition("/")[0] for key in moved} == {"kernels"}
-    assert {key for observation in found.observations for key in keys_of(observation)} == before.keys() | moved
+    assert {key for observation in actual.observations for key in keys_of(observation)} == before.keys() | moved
     # Nothing but the family changes in a key, and each is still that of the same test.
     rest = {key.partition("/")[2]: test for key, test in before.items()}
     assert all(rest[key.partition("/")[2]] == now[key].test for key in moved)
@@ -58,9 +58,9 @@ def test_example_has_no_gone_and_no_new_key_beside_a_run_of_today(path: Path) ->
     """Write the record as a run of today does: the same values under present keys, by a later version."""
     old = read_record(path)
     later = replace(old, provenance={**old.provenance, "plugin": "99.0"})
-    found = difference(old, parsed(dumps(later)))
-    assert (found.observations, found.gaps, found.not_run, found.not_run_before) == ((), {}, 0, 0)
-    assert found.same > 10_000
+    actual = difference(old, parsed(dumps(later)))
+    assert (actual.observations, actual.gaps, actual.not_run, actual.not_run_before) == ((), {}, 0, 0)
+    assert actual.same > 10_000
     assert trend([old, later, old]).moved == ()
 
 
@@ -75,9 +75,9 @@ def test_a_record_without_the_long_tier_did_not_run_the_kernels(path: Path) -> N
         ran={place: tests for place, tests in old.ran.items() if not place.endswith(" kernels")},
         failures=tuple(failure for failure in old.failures if failure.family != "kernels"),
     )
-    found = difference(old, ordinary)
-    assert found.observations == ()
-    assert found.gaps == {
+    actual = difference(old, ordinary)
+    assert actual.observations == ()
+    assert actual.gaps == {
         Gap.NOT_RUN: (
             (
                 f"kernels: the new run did not run whole the tests of {kernels} facts of the old record "
@@ -114,27 +114,27 @@ def earlier(value: float, *, plugin: str | None = "0.1.0") -> Record:
 
 
 def test_observations_failures_tests_and_revisions_go_along() -> None:
-    found = parsed(dumps(earlier(1.0)))
-    assert found.by_key().keys() == {
+    actual = parsed(dumps(earlier(1.0)))
+    assert actual.by_key().keys() == {
         "gradients/cpu/bf16/mlp/output",
         "kernels/cpu/bf16/mean/256/result",
         "kernels/fake-cuda/fp16/bits",
     }
-    assert found.ran == {
+    assert actual.ran == {
         "cpu-bf16 kernels": ("test_long_operators::test_sums_do_not_lose_with_length",),
         "cpu-bf16 gradients": ("test_zoo::test_step",),
         "fake-cuda-fp16 kernels": ("test_accumulation::test_a",),
     }
-    assert [failure.key for failure in found.failures] == [
+    assert [failure.key for failure in actual.failures] == [
         "kernels/cpu/bf16/test_exact::test_it[topk, smallest]",
         "gradients/cpu/bf16/test_long_losses::test_losses_and_their_gradients[mse]",
     ]
-    assert found.provenance["revisions"] == {
+    assert actual.provenance["revisions"] == {
         "gradients": "a" * 8,
         "formats": "b" * 8,
         "kernels": f"{'a' * 8}+{'b' * 8}",
     }
-    assert all(found.ran_whole(observation) for observation in found.observations)
+    assert all(actual.ran_whole(observation) for observation in actual.observations)
 
 
 @pytest.mark.parametrize("plugin", ["0.1.0", "0.0.9.dev3", None, "no version"])
@@ -159,9 +159,9 @@ def test_two_observations_that_meet_under_one_key_are_refused() -> None:
 def test_a_key_of_observations_is_renamed_without_its_test() -> None:
     rows = (Renaming("formats/*/int8 round trip", "formats/*/int8/round trip", "0.1.0", "it has a name of two parts"),)
     observation = Observation("formats/cpu/bf16/int8 round trip", Kind.ERROR, 0.5, test="test_quantisation::test_it")
-    (found,) = renewed([observation], rows)
-    assert found == replace(observation, key="formats/cpu/bf16/int8/round trip")
-    assert rows[0].restored(found.key) == observation.key
+    (actual,) = renewed([observation], rows)
+    assert actual == replace(observation, key="formats/cpu/bf16/int8/round trip")
+    assert rows[0].restored(actual.key) == observation.key
 
 
 def test_regression_under_an_earlier_key_is_red(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -171,8 +171,8 @@ def test_regression_under_an_earlier_key_is_red(tmp_path: Path, capsys: pytest.C
     worse = Observation("kernels/cpu/bf16/mean/256/result", Kind.ERROR, 2.0, "noise", 1.25, test=test)
     write_record(Record((worse,), {"torch": "2.14.0"}, ran={"cpu-bf16 kernels": (test,)}), files[1], replace=False)
     assert cli.main(["diff", *map(str, files), "--format=json"]) == 1
-    found = json.loads(capsys.readouterr().out)
-    assert [(each["key"], each["verdict"]) for each in found["observations"]] == [
+    actual = json.loads(capsys.readouterr().out)
+    assert [(row["key"], row["verdict"]) for row in actual["observations"]] == [
         ("kernels/cpu/bf16/mean/256/result", "regressed")
     ]
 

@@ -62,8 +62,8 @@ def seen(browser: Any, file: Path) -> Iterator[Seen]:
     found.page.close()
 
 
-def _opened(browser: Any, file: Path, **given: str) -> Seen:
-    found = Seen(browser.new_page(viewport={"width": 1200, "height": 900}, **given))
+def _opened(browser: Any, file: Path, **options: str) -> Seen:
+    found = Seen(browser.new_page(viewport={"width": 1200, "height": 900}, **options))
     found.page.on("console", lambda message: found.said.append(message.text))
     found.page.on("pageerror", lambda error: found.said.append(str(error)))
     found.page.on("request", lambda request: found.asked.append(request.url))
@@ -203,8 +203,8 @@ def test_no_column_of_an_upgrade_is_cut_off(browser: Any, width: int, tmp_path: 
     assert boxes.count() > 2
     assert boxes.evaluate_all("boxes => boxes.filter(box => box.scrollWidth > box.clientWidth).length") == 0
     assert page.evaluate("document.documentElement.scrollWidth") <= width
-    seen = boxes.evaluate_all("boxes => boxes.map(box => Math.min(box.scrollHeight, 700) <= box.clientHeight)")
-    assert all(seen)
+    observed = boxes.evaluate_all("boxes => boxes.map(box => Math.min(box.scrollHeight, 700) <= box.clientHeight)")
+    assert all(observed)
     if width > 1000:
         assert page.locator("#all .scroll").evaluate("box => box.scrollWidth <= box.clientWidth")
     for place in ("details[open]", "#table"):

@@ -16,11 +16,11 @@ from tools.planted_on_device import main
 def test_a_defect_is_planted_and_noticed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     report = tmp_path / "report.json"
     assert main(["cpu", str(report), "scaler", "scale_never_grows"]) == 0
-    (found,) = json.loads(report.read_text(encoding="utf-8"))
-    assert found["defect"] == "scale_never_grows"
-    assert found["noticed"] is True
+    (actual,) = json.loads(report.read_text(encoding="utf-8"))
+    assert actual["defect"] == "scale_never_grows"
+    assert actual["noticed"] is True
     assert (
-        found["test"] == "suites/scaler/test_update_rule.py::test_the_scale_grows_after_exactly_the_interval[cpu-bf16]"
+        actual["test"] == "suites/scaler/test_update_rule.py::test_the_scale_grows_after_exactly_the_interval[cpu-bf16]"
     )
     assert "1 planted, unnoticed: none" in capsys.readouterr().out
 

@@ -37,21 +37,21 @@ def main() -> int:
         const=update.Lost.KEEP,
         help="write what the file knows of an entry that cannot be observed now",
     )
-    given = parser.parse_args()
-    if given.page:
-        sys.stdout.write(page.as_markdown(data.load(given.file)) + "\n")
+    options = parser.parse_args()
+    if options.page:
+        sys.stdout.write(page.as_markdown(data.load(options.file)) + "\n")
         return 0
-    real = [name for name in given.device if name not in update.DEVICES]
-    for name, found in probe_in_child(real).items() if real else ():
-        if not found.works:
-            parser.exit(2, f"{parser.prog}: {name} does not compute here: {found.reason}\n")
+    real = [name for name in options.device if name not in update.DEVICES]
+    for name, answer in probe_in_child(real).items() if real else ():
+        if not answer.works:
+            parser.exit(2, f"{parser.prog}: {name} does not compute here: {answer.reason}\n")
     try:
         return update.main(
-            given.device,
-            path=given.file,
-            check=given.check,
-            entries=given.entry or ("*",),
-            lost=given.lost,
+            options.device,
+            path=options.file,
+            check=options.check,
+            entries=options.entry or ("*",),
+            lost=options.lost,
         )
     except NoEntries as error:
         parser.exit(2, f"{parser.prog}: {error}\n")

@@ -10,10 +10,10 @@ from pytest_amp.fingerprint.data import Fingerprints, short_release
 from pytest_amp.record.unseen import loses
 
 
-def not_observed(expected: Mapping[str, Collection[str | None]], seen: Mapping[str, str]) -> dict[str, str]:
+def not_observed(expected: Mapping[str, Collection[str | None]], observed: Mapping[str, str]) -> dict[str, str]:
     """Return a line for each entry, by name, with known dtypes that cannot be observed now."""
     lines = {}
-    for name, now in sorted(seen.items()):
+    for name, now in sorted(observed.items()):
         texts = sorted(text for text in expected.get(name, ()) if text is not None)
         if texts and all(loses(now, text) for text in texts):
             lines[name] = f"{name}: {' or '.join(texts)} -> {now}"
@@ -22,6 +22,8 @@ def not_observed(expected: Mapping[str, Collection[str | None]], seen: Mapping[s
 
 def latest(known: Fingerprints, device_type: str, dtype: str, entry: str, version: str) -> str:
     """Return the known fingerprint of an entry, of the last release up to ``version`` that has one."""
-    releases = [each for each in known.measured[device_type] if Version(each) <= Version(short_release(version))]
+    releases = [
+        release for release in known.measured[device_type] if Version(release) <= Version(short_release(version))
+    ]
     places = known.known[entry]
-    return next(places[place] for each in reversed(releases) if (place := (device_type, dtype, each)) in places)
+    return next(places[place] for release in reversed(releases) if (place := (device_type, dtype, release)) in places)

@@ -65,20 +65,22 @@ def update(
             continue
         for precision in LOW.values():
             chosen = [name for name in sweep.entries(device) if _is_chosen(name, entries)]
-            seen = {entry: sweep.fingerprint(entry, device, precision.dtype_name) for entry in chosen}
+            observed = {entry: sweep.fingerprint(entry, device, precision.dtype_name) for entry in chosen}
             known_before = _expected(before, device, precision.name, version)
             expected = {name: texts for name, texts in known_before.items() if _is_chosen(name, entries)}
-            lines += _changes(before, device, precision.name, expected, seen)
-            found = not_observed(expected, seen)
-            unobserved += [f"{device.name} {precision.name} {line}" for line in found.values()]
+            lines += _changes(before, device, precision.name, expected, observed)
+            fingerprints = not_observed(expected, observed)
+            unobserved += [f"{device.name} {precision.name} {line}" for line in fingerprints.values()]
             if lost is Lost.KEEP and device.kind is not DeviceKind.ACCELERATOR:
-                seen |= {entry: latest(before, device.type, precision.name, entry, version) for entry in found}
+                observed |= {
+                    entry: latest(before, device.type, precision.name, entry, version) for entry in fingerprints
+                }
             part = tuple(entries) != ("*",)
             if device.kind is DeviceKind.ACCELERATOR:
-                other = _other_than(before.expected(device.type, precision.name, version), seen)
+                other = _other_than(before.expected(device.type, precision.name, version), observed)
                 known.replace(REAL + device.type, precision.name, version, other, part=part)
             else:
-                known.replace(device.type, precision.name, version, seen, part=part)
+                known.replace(device.type, precision.name, version, observed, part=part)
     sweep.close()
     if unobserved and lost is Lost.REFUSE:
         raise GuardsLost("\n".join(f"guard lost: {line}" for line in unobserved))
@@ -107,22 +109,26 @@ def _changes(
     device: Device,
     dtype: str,
     expected: Mapping[str, Collection[str | None]],
-    seen: Mapping[str, str],
+    observed: Mapping[str, str],
 ) -> list[str]:
     where = f"{device.name} {dtype}"
     if device.type not in known.measured:
-        return [f"{where}: {len(seen)} entries, of which nothing was known"]
+        return [f"{where}: {len(observed)} entries, of which nothing was known"]
     # A dtype that only a real device can observe is no difference.
-    told = {*Change} - ({Change.OBSERVED} if device.kind is DeviceKind.ACCELERATOR else set())
-    return [f"{where} {each.change.value} {each}" for each in differences(expected, seen) if each.change in told]
+    reported = {*Change} - ({Change.OBSERVED} if device.kind is DeviceKind.ACCELERATOR else set())
+    return [
+        f"{where} {difference.change.value} {difference}"
+        for difference in differences(expected, observed)
+        if difference.change in reported
+    ]
 
 
-def _other_than(fake: Mapping[str, Collection[str | None]], seen: Mapping[str, str]) -> dict[str, str]:
+def _other_than(fake: Mapping[str, Collection[str | None]], observed: Mapping[str, str]) -> dict[str, str]:
     """Return the fingerprints of a real device that differ from the fake device's, or that only it could observe."""
     plain = {name: [without_counts(text) for text in texts if text is not None] for name, texts in fake.items()}
     return {
         name: text
-        for name, text in seen.items()
+        for name, text in observed.items()
         if not any(_tells(other, text) and matches(other, text) for other in plain.get(name, ()))
     }
 

@@ -31,9 +31,11 @@ def table(outcomes: list[tuple[Storage, list[Trained]]]) -> Iterator[str]:
     )
     yield f"| {' | '.join(head)} |"
     yield f"|{'---|' * len(head)}"
-    for storage, found in outcomes:
-        finals = [each.final for each in found]
-        lost, late = (sum(values) / len(found) for values in ([o.lost for o in found], [o.lost_late for o in found]))
+    for storage, outcome in outcomes:
+        finals = [outcome.final for outcome in outcome]
+        lost, late = (
+            sum(values) / len(outcome) for values in ([o.lost for o in outcome], [o.lost_late for o in outcome])
+        )
         yield (
             f"| {storage.name} | {storage.bytes_each} | {sum(finals) / len(finals):.4f} "
             f"| {min(finals):.4f} to {max(finals):.4f} | {lost:.1%} | {late:.1%} |"
@@ -57,7 +59,7 @@ _COLOURS = (
 def plot(outcomes: list[Trained]) -> str:
     """Return an SVG of the losses (logarithmic, the mean of each fiftieth of the run) over steps."""
     width, height, left, top, legend = 900, 420, 60, 20, 330
-    curves = [_smooth(each.losses) for each in outcomes]
+    curves = [_smooth(outcome.losses) for outcome in outcomes]
     low = math.log(min(min(curve) for curve in curves))
     high = math.log(max(max(curve) for curve in curves))
     right, bottom = width - legend, height - 40
@@ -133,15 +135,15 @@ def main(arguments: list[str], *, say: Callable[[str], object] = print) -> None:
     torch.set_num_threads(1)
     started, outcomes = time.monotonic(), []
     for storage in STORAGES:
-        found = [train(storage, steps=steps, seed=seed) for seed in range(seeds)]
-        outcomes.append((storage, found))
-        say(f"{storage.name}: {found[0].final:.4f}, {time.monotonic() - started:.0f} s")
+        result = [train(storage, steps=steps, seed=seed) for seed in range(seeds)]
+        outcomes.append((storage, result))
+        say(f"{storage.name}: {result[0].final:.4f}, {time.monotonic() - started:.0f} s")
     date = dt.datetime.now(dt.timezone.utc).date()
     head = f"torch {torch.__version__}, CPU, {date}, {steps} steps, {seeds} seeds:"
     page = folder / "training.md"
     block = "\n".join(["", head, "", *table(outcomes), "", "![losses over steps](training.svg)", ""])
     page.write_text(replaced(page.read_text(encoding="utf-8"), "study", block), encoding="utf-8")
-    (folder / "training.svg").write_text(plot([found[0] for _, found in outcomes]), encoding="utf-8")
+    (folder / "training.svg").write_text(plot([outcome[0] for _, outcome in outcomes]), encoding="utf-8")
 
 
 if __name__ == "__main__":

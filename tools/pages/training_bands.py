@@ -88,11 +88,11 @@ def rows(task: Task, precision: str, device: Device, *, seeds: int = _HEALTHY) -
 
 def row_of(fault: Callable[[TrainingIteration], None], setups: list[Setup], bands: list[Band]) -> str:
     """The row of a fault: the least that it uses of the bands of ``setups``, and the last step at which it left one."""
-    found = [run(replace(setup, train=fault), low=True).losses for setup in setups]
-    pairs = list(zip(found, bands, strict=True))
+    result = [run(replace(setup, train=fault), low=True).losses for setup in setups]
+    pairs = list(zip(result, bands, strict=True))
     least = min(band.margin(losses) for losses, band in pairs)
     left = [band.leaves(losses) for losses, band in pairs]
-    steps = "never" if None in left else f"step {max(each for each in left if each is not None)}"
+    steps = "never" if None in left else f"step {max(step for step in left if step is not None)}"
     what = (fault.__doc__ or "").rstrip(".")
     name, precision = setups[0].case.name, setups[0].precision.name
     return f"| {name} | {precision} | {what[0].lower()}{what[1:]} | {least:.2f} | {steps} |"

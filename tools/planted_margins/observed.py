@@ -67,33 +67,33 @@ _found: dict[str, dict[str, Any]] = {}
 def _of_step(prediction: Prediction, compared: Sequence[Compared], u: float) -> None:
     """Note the global verdict's measures, as ``check_gradients`` has them."""
     followed = prediction.predicted is not None
-    for each in compared:
+    for tensor in compared:
         kind = "tensor's error" if followed else "tensor's error beside hand casts"
-        _now.note(kind, own(each.excess) / own(each.factor), each.name)
-        _now.note("distance from float32", each.plain / (each.allowed_plain or math.inf), each.name)
+        _now.note(kind, own(tensor.excess) / own(tensor.factor), tensor.name)
+        _now.note("distance from float32", tensor.plain / (tensor.allowed_plain or math.inf), tensor.name)
         if followed and not prediction.unmodelled:
-            _now.note("tensor's distance", each.from_model / tolerance.FARTHEST, each.name)
-        if followed and each.elements >= tolerance.ENOUGH and each.noise > u / 8:
-            _now.note("too exact", tolerance.LEAST * each.noise / max(each.error, 1e-30), each.name)
-    large = [each for each in compared if each.elements >= tolerance.ENOUGH] or list(compared)
-    excess, far = [each.excess_over_noise(u) for each in large], [each.from_model for each in large]
+            _now.note("tensor's distance", tensor.from_model / tolerance.FARTHEST, tensor.name)
+        if followed and tensor.elements >= tolerance.ENOUGH and tensor.noise > u / 8:
+            _now.note("too exact", tolerance.LEAST * tensor.noise / max(tensor.error, 1e-30), tensor.name)
+    large = [tensor for tensor in compared if tensor.elements >= tolerance.ENOUGH] or list(compared)
+    excess, far = [tensor.excess_over_noise(u) for tensor in large], [tensor.from_model for tensor in large]
     if large:
         _now.step = {
-            "noise": statistics.median(each.noise for each in large) / u,
+            "noise": statistics.median(tensor.noise for tensor in large) / u,
             "excess": (statistics.median(excess), max(excess)),
             "distance": (statistics.median(far), max(far)) if followed else None,
         }
 
 
-def _of_operator(each: ObservedCall, result: Agreement, low: torch.dtype, fault: verdict.Fault | None) -> None:
+def _of_operator(call: ObservedCall, result: Agreement, low: torch.dtype, fault: verdict.Fault | None) -> None:
     """Note the local verdict's measures; of a result that was repeated with other values, the smaller one."""
-    what = f"{each.operator.removeprefix('aten::')} {each.place.direction.value}"
+    what = f"{call.operator.removeprefix('aten::')} {call.place.direction.value}"
     draws = [(result, False)] if result.again is None else [(result, False), (result.again, True)]
     here: dict[str, float] = {}
     for draw, again in draws:
-        margins = _of_draw(each, draw, low, again=again)
+        margins = _of_draw(call, draw, low, again=again)
         here = {name: min(here.get(name, YES), margin) for name, margin in margins.items()}
-    if result.wanted is not None and result.wanted != result.dtype:
+    if result.expected_dtype is not None and result.expected_dtype != result.dtype:
         here["operator's dtype"] = YES
     if (fault is None) != all(margin <= 1 for margin in here.values()):
         here["not what the verdict says"] = YES
@@ -101,7 +101,7 @@ def _of_operator(each: ObservedCall, result: Agreement, low: torch.dtype, fault:
         _now.note(name, margin, what)
     worst = max(here.values(), default=0.0)
     if not worst <= _now.operator.get("margin", -1.0):
-        error, _ = verdict.error_and_bound(each, result, low)
+        error, _ = verdict.error_and_bound(call, result, low)
         _now.operator = {
             "what": what,
             "margin": worst,
@@ -112,17 +112,17 @@ def _of_operator(each: ObservedCall, result: Agreement, low: torch.dtype, fault:
         }
 
 
-def _of_draw(each: ObservedCall, result: Agreement, low: torch.dtype, *, again: bool) -> dict[str, float]:
-    error, most = verdict.error_and_bound(each, result, low, again=again)
+def _of_draw(call: ObservedCall, result: Agreement, low: torch.dtype, *, again: bool) -> dict[str, float]:
+    error, most = verdict.error_and_bound(call, result, low, again=again)
     if result.dtype not in LOW:
         margins = {"float32 operator's error": error / most}
-        if result.hollow and (each.model.name is not ModelName.RUNNING_SUM or low not in each.given):
+        if result.hollow and (call.model.name is not ModelName.RUNNING_SUM or low not in call.given):
             margins["operator is hollow"] = YES
         return margins if result.dtype in (torch.float32, torch.float64) else {}
     # A factor of the model is one of its own error.
     usual = most / verdict.EXCESS
     margins = {"operator's error": own(error / usual) / own(verdict.EXCESS)}
-    unlike = verdict.unequal(each, result)
+    unlike = verdict.unequal(call, result)
     if unlike is not None:  # both have to exceed: the smaller of two margins
         larger = own(error) / own(verdict.SHARE_EXCESS)
         margins["operator rounds twice"] = min(unlike / (1 - verdict.SHARE), larger)
@@ -140,22 +140,26 @@ def pytest_configure() -> None:
     compare, fault_of, check_reference = _gradients.compare, _verdict.fault_of, _gradients.check_reference
 
     def compared(*args: Any, **kwargs: Any) -> list[Compared]:
-        made: list[Compared] = compare(*args, **kwargs)
-        _of_step(args[0], made, kwargs["u"])
-        return made
+        step: list[Compared] = compare(*args, **kwargs)
+        _of_step(args[0], step, kwargs["u"])
+        return step
 
-    def judged(each: ObservedCall, result: Agreement, low: torch.dtype, scale: float) -> verdict.Fault | None:
-        fault: verdict.Fault | None = fault_of(each, result, low, scale)
-        _of_operator(each, result, low, fault)
+    def judged(call: ObservedCall, result: Agreement, low: torch.dtype, scale: float) -> verdict.Fault | None:
+        fault: verdict.Fault | None = fault_of(call, result, low, scale)
+        _of_operator(call, result, low, fault)
         return fault
 
-    def reference(run: Any, amp: Step, found: Sequence[Compared]) -> None:
-        names = _manual_casts._different_bits(run, amp, frozenset(each.name for each in found if not each.equal))
-        _now.note("bits beside hand casts", YES if names else 0.0, f"{len(names)} of {len(found)} tensors")
-        if _manual_casts.median_allowed(run, found) is not None:
-            _now.note("median distance beside hand casts", median_distance(found) / tolerance.MEDIAN_DISTANCE, "")
-        for each in found:
-            _now.note("distance beside hand casts", each.distance / tolerance.WORST_DISTANCE, each.name)
+    def reference(run: Any, amp: Step, compared_tensors: Sequence[Compared]) -> None:
+        names = _manual_casts._different_bits(
+            run, amp, frozenset(tensor.name for tensor in compared_tensors if not tensor.equal)
+        )
+        _now.note("bits beside hand casts", YES if names else 0.0, f"{len(names)} of {len(compared_tensors)} tensors")
+        if _manual_casts.median_allowed(run, compared_tensors) is not None:
+            _now.note(
+                "median distance beside hand casts", median_distance(compared_tensors) / tolerance.MEDIAN_DISTANCE, ""
+            )
+        for tensor in compared_tensors:
+            _now.note("distance beside hand casts", tensor.distance / tolerance.WORST_DISTANCE, tensor.name)
         try:  # which is checked last, if all else passes
             _gradients._check_hollow(run, amp)
         except AmpFailure as failure:
@@ -163,16 +167,16 @@ def pytest_configure() -> None:
             _now.note("hollow float32", YES, str(failure))
         else:
             _now.note("hollow float32", 0.0, "")
-        check_reference(run, amp, found)
+        check_reference(run, amp, compared_tensors)
 
     _gradients.compare, _verdict.fault_of, _gradients.check_reference = compared, judged, reference
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Select the requested tests only."""
-    wanted = tuple(os.environ[OF].splitlines())
-    left = [item for item in items if not item.nodeid.startswith(wanted)]
-    items[:] = [item for item in items if item.nodeid.startswith(wanted)]
+    expected = tuple(os.environ[OF].splitlines())
+    left = [item for item in items if not item.nodeid.startswith(expected)]
+    items[:] = [item for item in items if item.nodeid.startswith(expected)]
     config.hook.pytest_deselected(items=left)
 
 
@@ -184,10 +188,10 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         globals()["_now"] = Measured()
     if report.when == "call" or not report.passed:
         _observed(item)
-        said = getattr(report, "wasxfail", "") or ("" if call.excinfo is None else _said(call.excinfo.value))
+        message = getattr(report, "wasxfail", "") or ("" if call.excinfo is None else _said(call.excinfo.value))
         _found[item.nodeid] = {
             "outcome": "xfailed" if hasattr(report, "wasxfail") else report.outcome,
-            "says": (said.splitlines() or [""])[0],
+            "says": (message.splitlines() or [""])[0],
             "seconds": report.duration,
             "step": _now.step,
             "operator": _now.operator,
@@ -198,23 +202,27 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 def _said(error: BaseException) -> str:
     """Return the message, with the kind of error unless tests usually raise it: it may have another cause."""
-    own = isinstance(error, (AmpFailure, AssertionError))
-    return str(error).strip() if own else f"{type(error).__name__}: {error}"
+    is_verdict = isinstance(error, (AmpFailure, AssertionError))
+    return str(error).strip() if is_verdict else f"{type(error).__name__}: {error}"
 
 
 def _observed(item: pytest.Item) -> None:
     """Note a test's own observations that have a limit. The checks of a step are noted above."""
-    for each in item.stash.get(OBSERVATIONS, []):
-        name = each.key.split("/", 3)[3]
-        if each.allowed is None or not isinstance(each.value, (int, float)) or _now.step:
+    for observation in item.stash.get(OBSERVATIONS, []):
+        name = observation.key.split("/", 3)[3]
+        if observation.allowed is None or not isinstance(observation.value, (int, float)) or _now.step:
             continue
-        if each.unit == "noise":
-            _now.note("operator's error", own(each.value) / own(each.allowed), name)
-        elif each.unit == "roundings":  # of which an operator may be known to make more than one
-            usual = each.allowed / rounding.MARGIN
-            _now.note("error of long sums", own(each.value / usual) / own(rounding.MARGIN), name)
+        if observation.unit == "noise":
+            _now.note("operator's error", own(observation.value) / own(observation.allowed), name)
+        elif observation.unit == "roundings":  # of which an operator may be known to make more than one
+            usual = observation.allowed / rounding.MARGIN
+            _now.note("error of long sums", own(observation.value / usual) / own(rounding.MARGIN), name)
         else:
-            _now.note(f"observed {each.unit or each.kind.value}", each.value / (each.allowed or 1e-30), name)
+            _now.note(
+                f"observed {observation.unit or observation.kind.value}",
+                observation.value / (observation.allowed or 1e-30),
+                name,
+            )
 
 
 def pytest_sessionfinish() -> None:

@@ -38,12 +38,12 @@ class Report:
 
     def worst(self) -> dict[str, tuple[float, str]]:
         """Return by measure the largest margin of the healthy tests, and its test."""
-        found: dict[str, tuple[float, str]] = {}
-        for test, each in self.healthy.items():
-            for measure, (margin, whose) in each["margins"].items() if each["outcome"] == "passed" else ():
-                if not margin <= found.get(measure, (-1.0, ""))[0]:
-                    found[measure] = margin, f"{_case(test)}, {_dtype(test)}: {whose}"
-        return found
+        largest: dict[str, tuple[float, str]] = {}
+        for test, row in self.healthy.items():
+            for measure, (margin, whose) in row["margins"].items() if row["outcome"] == "passed" else ():
+                if not margin <= largest.get(measure, (-1.0, ""))[0]:
+                    largest[measure] = margin, f"{_case(test)}, {_dtype(test)}: {whose}"
+        return largest
 
 
 class Telling(NamedTuple):
@@ -66,30 +66,28 @@ def telling(test: str, entry: Entry, worst: Mapping[str, tuple[float, str]]) -> 
     """Return the best detection: a value beyond ``ENOUGH`` precedes a yes or no, which precedes other values."""
     if UNJUDGED in entry["says"]:
         return Telling(test, "", math.inf, math.inf)
-    found = []
+    measures = []
     for measure, (margin, _) in entry["margins"].items():
         most = worst.get(measure, (0.0, ""))[0]
         if margin > 1:
-            found.append(Telling(test, measure, margin, margin / most if most else math.inf))
-    numbers = [each for each in found if each.factor >= ENOUGH and each.margin < math.inf]
-    certain = [each for each in found if each.margin == math.inf]
-    if numbers or (found and not certain):
-        return max(numbers or found, key=lambda each: (each.factor < math.inf, each.factor))
+            measures.append(Telling(test, measure, margin, margin / most if most else math.inf))
+    numbers = [measure for measure in measures if measure.factor >= ENOUGH and measure.margin < math.inf]
+    certain = [measure for measure in measures if measure.margin == math.inf]
+    if numbers or (measures and not certain):
+        return max(numbers or measures, key=lambda measure: (measure.factor < math.inf, measure.factor))
     return certain[0] if certain else Telling(test, "", math.inf, math.inf)
 
 
 def told(report: Report, defect: str, dtype: str) -> Telling | None:
     """Return the best detection of a defect in a dtype; None if all of its tests are green there."""
-    worst, found = report.worst(), report.planted[defect]
+    worst, rows = report.worst(), report.planted[defect]
     red = [
-        telling(test, each, worst)
-        for test, each in found.items()
-        if _dtype(test) == dtype and each["outcome"] == "failed"
+        telling(test, row, worst) for test, row in rows.items() if _dtype(test) == dtype and row["outcome"] == "failed"
     ]
 
-    def order(each: Telling) -> tuple[bool, bool, float, bool]:
-        whole_sentence = found[each.test]["says"].startswith("AmpFailure")
-        return each.measure != "", each.factor < math.inf, each.factor, whole_sentence
+    def order(measure: Telling) -> tuple[bool, bool, float, bool]:
+        whole_sentence = rows[measure.test]["says"].startswith("AmpFailure")
+        return measure.measure != "", measure.factor < math.inf, measure.factor, whole_sentence
 
     return max(red, key=order, default=None)
 
@@ -97,10 +95,10 @@ def told(report: Report, defect: str, dtype: str) -> Telling | None:
 def too_near(report: Report) -> list[str]:
     """Return defects that are green in both dtypes, expected failures aside, or too close to healthy in one."""
     near = []
-    for name, found in report.planted.items():
-        both = [each for each in (told(report, name, dtype) for dtype in DTYPES) if each is not None]
-        expected = all(each["outcome"] == "xfailed" for each in found.values())
-        if any(each.factor < ENOUGH for each in both) or not (both or expected):
+    for name, rows in report.planted.items():
+        both = [measure for measure in (told(report, name, dtype) for dtype in DTYPES) if measure is not None]
+        expected = all(row["outcome"] == "xfailed" for row in rows.values())
+        if any(measure.factor < ENOUGH for measure in both) or not (both or expected):
             near.append(name)
     return near
 
@@ -128,38 +126,40 @@ def _table(head: tuple[str, ...], rows: Iterator[tuple[str, ...]]) -> Iterator[s
 
 def _numbers(report: Report) -> Iterator[tuple[str, ...]]:
     worst = report.worst()
-    for name, found in report.planted.items():
+    for name, rows in report.planted.items():
         for dtype in DTYPES:
             best = told(report, name, dtype)
             if best is None or not best.measure:
                 continue
-            entry = found[best.test]
+            entry = rows[best.test]
             by = [measure for measure, (margin, _) in entry["margins"].items() if margin == best.margin == math.inf]
-            own = report.healthy.get(best.test, {"margins": {}})["margins"].get(best.measure, (0.0, ""))[0]
+            healthy = report.healthy.get(best.test, {"margins": {}})["margins"].get(best.measure, (0.0, ""))[0]
             yield (
                 *(f"`{name}`", _case(best.test), dtype, *_step(entry["step"]), _local(entry["operator"])),
-                *(f"{entry['seconds']:.1f}", ", ".join(by) or best.measure, _number(best.margin), _number(own)),
+                *(f"{entry['seconds']:.1f}", ", ".join(by) or best.measure, _number(best.margin), _number(healthy)),
                 *(_number(worst.get(best.measure, (0.0, ""))[0]), _factor(best.factor)),
             )
 
 
 def _words(report: Report) -> Iterator[tuple[str, ...]]:
     """Yield the defects that only messages detect, in one dtype or in both."""
-    for name, found in report.planted.items():
+    for name, rows in report.planted.items():
         both = {dtype: told(report, name, dtype) for dtype in DTYPES}
-        if all(each is not None and each.measure for each in both.values()):
+        if all(measure is not None and measure.measure for measure in both.values()):
             continue
-        test = next((each.test for each in both.values() if each is not None and not each.measure), next(iter(found)))
-        yield f"`{name}`", _case(test), *(_said(found, name, dtype, each) for dtype, each in both.items())
+        test = next(
+            (measure.test for measure in both.values() if measure is not None and not measure.measure), next(iter(rows))
+        )
+        yield f"`{name}`", _case(test), *(_said(rows, name, dtype, measure) for dtype, measure in both.items())
 
 
-def _said(found: Found, name: str, dtype: str, best: Telling | None) -> str:
+def _said(rows: Found, name: str, dtype: str, best: Telling | None) -> str:
     if best is not None:
-        return "see above" if best.measure else _sentence(found[best.test]["says"])
-    here = [test for test in found if _dtype(test) == dtype]
+        return "see above" if best.measure else _sentence(rows[best.test]["says"])
+    here = [test for test in rows if _dtype(test) == dtype]
     reasons = [
         *(IDLE.get((name, place), "") for test in here for place in (dtype, "-".join(_target(test)))),
-        *(found[test]["says"] for test in here if found[test]["outcome"] == "xfailed"),
+        *(rows[test]["says"] for test in here if rows[test]["outcome"] == "xfailed"),
     ]
     return f"green: {_sentence(next(filter(None, reasons), 'it is as it should be'))}"
 
@@ -167,7 +167,11 @@ def _said(found: Found, name: str, dtype: str, best: Telling | None) -> str:
 def _measures(report: Report) -> Iterator[tuple[str, ...]]:
     best = {(name, dtype): told(report, name, dtype) for name in report.planted for dtype in DTYPES}
     for measure, (margin, whose) in sorted(report.worst().items()):
-        by_it = [(each.margin, key) for key, each in best.items() if each is not None and each.measure == measure]
+        by_it = [
+            (measure_of_dtype.margin, key)
+            for key, measure_of_dtype in best.items()
+            if measure_of_dtype is not None and measure_of_dtype.measure == measure
+        ]
         least, of = min(by_it, default=(math.nan, ("", "")))
         factor = least / margin if margin else math.inf
         weakest = (_number(least), f"`{of[0]}`, {of[1]}", _factor(factor)) if by_it else ("", "", "")
@@ -188,8 +192,8 @@ def _case(test: str) -> str:
     """Return the file of a test, and its parameter or name."""
     file, _, name = test.partition("::")
     function, _, parameters = name.removesuffix("]").partition("[")
-    own = re.sub(r"^[a-z]+-(bf16|fp16)-?", "", parameters)
-    return f"{Path(file).stem.removeprefix('test_')}: {own or function.removeprefix('test_').replace('_', ' ')}"
+    case = re.sub(r"^[a-z]+-(bf16|fp16)-?", "", parameters)
+    return f"{Path(file).stem.removeprefix('test_')}: {case or function.removeprefix('test_').replace('_', ' ')}"
 
 
 def _step(step: Mapping[str, Any]) -> tuple[str, str, str]:
@@ -210,9 +214,9 @@ def _local(operator: Mapping[str, Any]) -> str:
     return f"{operator['what']}: {'hollow, ' if operator['hollow'] else ''}{equal}, {error}"
 
 
-def _sentence(said: str) -> str:
+def _sentence(message: str) -> str:
     """Return the beginning of a test's message, or a note that an assertion has none."""
-    text = re.sub(r"\s+", " ", said.removeprefix("AmpFailure: ")).replace("`", "").strip()
+    text = re.sub(r"\s+", " ", message.removeprefix("AmpFailure: ")).replace("`", "").strip()
     return "an assertion" if not text or text.startswith("assert ") else textwrap.shorten(text, 100, placeholder=" ...")
 
 

@@ -21,25 +21,25 @@ from tools.release_support.workplace import ROOT, StepFailed, Workplace, say
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the remaining steps; return 0 if the patch makes the release green, 1 if a step failed, 2 for bad options."""
     parser = _parser()
-    given = parser.parse_args(arguments)
-    if not re.fullmatch(r"torch(==[0-9][0-9A-Za-z.+]*)?", given.requirement):
-        parser.error(f"{given.requirement!r} is no release of torch; expected one such as torch==2.15.0")
-    folder = given.folder or ROOT / "build" / given.requirement.replace("==", "-")
-    place = Workplace(ROOT, folder.absolute(), given.requirement)
+    parsed = parser.parse_args(arguments)
+    if not re.fullmatch(r"torch(==[0-9][0-9A-Za-z.+]*)?", parsed.requirement):
+        parser.error(f"{parsed.requirement!r} is no release of torch; expected one such as torch==2.15.0")
+    folder = parsed.folder or ROOT / "build" / parsed.requirement.replace("==", "-")
+    place = Workplace(ROOT, folder.absolute(), parsed.requirement)
     folder.mkdir(parents=True, exist_ok=True)
     names = ("python", "python_before", "record", "record_before", "notes", "keep_lost", "workers")
-    options = Options(**{name: getattr(given, name) for name in names})
+    options = Options(**{name: getattr(parsed, name) for name in names})
     try:
-        _run(place, options, given.again)
+        _run(place, options, parsed.again)
     except StepFailed as failed:
         say(f"release-support: {failed}")
         return 1
-    if given.apply:
+    if parsed.apply:
         command = ["git", "apply", str(place.path(PATCH))]
         if subprocess.run(command, cwd=ROOT, check=False).returncode:
             say(f"release-support: {place.path(PATCH)} does not apply")
             return 1
-    say(f"{'applied' if given.apply else 'review'} {place.path(PATCH)}; read {place.path(LIST)}")
+    say(f"{'applied' if parsed.apply else 'review'} {place.path(PATCH)}; read {place.path(LIST)}")
     return 0
 
 
@@ -53,12 +53,12 @@ def _run(place: Workplace, options: Options, again: str | None) -> None:
             continue
         started = time.monotonic()
         try:
-            said = step(place, options)
+            summary = step(place, options)
         except StepFailed as failed:
             raise StepFailed(f"{name}: {failed}") from None
-        done[name] = said
+        done[name] = summary
         place.finish(done)
-        say(f"{name}: {said} ({time.monotonic() - started:.0f} s)")
+        say(f"{name}: {summary} ({time.monotonic() - started:.0f} s)")
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -49,14 +49,14 @@ def rule_changes(record: Record) -> tuple[RuleChanges, list[str]]:
 
 def _rules_of(record: Record) -> dict[tuple[str, str], set[str]]:
     """Return the observed rules, by device type and overload (``softmax.int``)."""
-    found: dict[tuple[str, str], set[str]] = {}
+    result: dict[tuple[str, str], set[str]] = {}
     for observation in record.observations:
         named = observation.family == "rules" and "::" in observation.name and "/" not in observation.name
         if named and observation.kind.value == "rule":
             device = observation.target[0].removeprefix("fake-")
             name = observation.name.removeprefix("aten::")
-            found.setdefault((device, name), set()).add(str(observation.value))
-    return found
+            result.setdefault((device, name), set()).add(str(observation.value))
+    return result
 
 
 @dataclass(frozen=True)
@@ -68,60 +68,62 @@ class Changes:
     counts: Mapping[str, int] = field(default_factory=dict)
 
 
-def changes(found: Difference, notes: Sequence[Note]) -> Changes:
+def changes(result: Difference, notes: Sequence[Note]) -> Changes:
     """Return the changes of a release, each with its reason if torch's tests or its release notes give one."""
-    release = ".".join(str(found.new.provenance["torch"]).split(".")[:2])
-    known, commands = why(found), of_difference(found)
-    mended = _mended(found.new)
+    release = ".".join(str(result.new.provenance["torch"]).split(".")[:2])
+    known, commands = why(result), of_difference(result)
+    mended = _mended(result.new)
     rows: dict[tuple[str, str], list[str]] = {}
     unexplained: list[Observation] = []
-    for each in found.observations:
-        if each.key in known or each.verdict in _HARMLESS or _OF_A_SIZE.search(each.key):
+    for observation in result.observations:
+        if observation.key in known or observation.verdict in _HARMLESS or _OF_A_SIZE.search(observation.key):
             continue
-        reason = mended.get((each.family, *each.target, each.test)) or _reason(each, found, notes)
+        reason = mended.get((observation.family, *observation.target, observation.test)) or _reason(
+            observation, result, notes
+        )
         if reason is None:
-            unexplained.append(each)
+            unexplained.append(observation)
         else:
             keys = rows.setdefault(reason, [])
-            key = f"{each.family}/*/*/{each.name}"
+            key = f"{observation.family}/*/*/{observation.name}"
             keys += [key] * (key not in keys)
     return Changes(
         [{"since": release, "keys": keys, "text": text, "source": source} for (text, source), keys in rows.items()],
         _told(unexplained, commands),
-        {verdict.value: len(found.of(verdict)) for verdict in Verdict if found.of(verdict)},
+        {verdict.value: len(result.of(verdict)) for verdict in Verdict if result.of(verdict)},
     )
 
 
 def _mended(record: Record) -> dict[tuple[str, str, str, str], tuple[str, str]]:
     """Return by family, device, dtype and test the text and the source of a fault that the release fixes."""
-    found = {}
+    result = {}
     for failure in record.failures:
         if failure.is_fixed:
             report, reason = split(failure.why)
             place = (failure.family, *failure.target, failure.test)
-            found[place] = (f"a fault is mended: {reason}", report)
-    return found
+            result[place] = (f"a fault is mended: {reason}", report)
+    return result
 
 
-def _reason(each: Observation, found: Difference, notes: Sequence[Note]) -> tuple[str, str] | None:
+def _reason(observation: Observation, compared: Difference, notes: Sequence[Note]) -> tuple[str, str] | None:
     """Return the text and the source of a reason; None if none is known."""
-    if each.family == "fingerprint" and each.verdict in (Verdict.NEW, Verdict.GONE):
-        word = "list" if each.verdict is Verdict.NEW else "no longer list"
-        return f"torch's own tests {word} it", f"torch.testing._internal of {_public(found)}"
-    note = note_of(each.name.partition("/")[0], notes)
+    if observation.family == "fingerprint" and observation.verdict in (Verdict.NEW, Verdict.GONE):
+        word = "list" if observation.verdict is Verdict.NEW else "no longer list"
+        return f"torch's own tests {word} it", f"torch.testing._internal of {_public(compared)}"
+    note = note_of(observation.name.partition("/")[0], notes)
     return None if note is None else (note.text, note.source)
 
 
-def _public(found: Difference) -> str:
-    return str(found.new.provenance["torch"]).partition("+")[0]
+def _public(result: Difference) -> str:
+    return str(result.new.provenance["torch"]).partition("+")[0]
 
 
 def _told(unexplained: Iterable[Observation], commands: Mapping[str, str]) -> list[str]:
     """Return a line for each row of a report, with the command that finds its release."""
     lines = []
     groups: dict[Verdict, list[Observation]] = {}
-    for each in unexplained:
-        groups.setdefault(each.verdict, []).append(each)
+    for observation in unexplained:
+        groups.setdefault(observation.verdict, []).append(observation)
     for verdict, group in groups.items():
         rows = together(verdict, group)
         lines += [f"{verdict.value} {row.key}: {row.before or 'nothing'} -> {row.now or 'nothing'}" for row in rows]

@@ -35,18 +35,18 @@ def version_of(python: Path) -> str:
     except OSError as error:
         raise StepFailed(f"{python}: {error.strerror}") from None
     if done.returncode:
-        said = done.stderr.strip().splitlines() or ["no torch"]
-        raise StepFailed(f"{python}: torch cannot be imported: {said[-1][:200]}")
+        lines = done.stderr.strip().splitlines() or ["no torch"]
+        raise StepFailed(f"{python}: torch cannot be imported: {lines[-1][:200]}")
     return done.stdout.strip()
 
 
 def expect_version(version: str, requirement: str, last: str) -> None:
     """Raise StepFailed if a torch is not the required one, or is older than the data."""
-    found = Version(version)
-    _, equal, wanted = requirement.partition("==")
-    if equal and found.public != Version(wanted.strip()).public:
+    result = Version(version)
+    _, equal, expected = requirement.partition("==")
+    if equal and result.public != Version(expected.strip()).public:
         raise StepFailed(f"the interpreter has torch {version}, and {requirement} is to be supported")
-    if found.release[:2] < Version(last).release[:2]:
+    if result.release[:2] < Version(last).release[:2]:
         raise StepFailed(f"torch {version} is older than the data, which ends with {last}")
 
 

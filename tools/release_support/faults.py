@@ -32,8 +32,8 @@ def rows(failures: Iterable[Failure], last: str, known: Sequence[Known]) -> list
         if failure.is_fixed:
             family, device, dtype, name = failure.key.split("/", 3)
             covering = [row for row in known if row.matches(failure.key) and row.is_in(release_of(last))]
-            told = split(failure.why) if not covering else (covering[-1].report, covering[-1].reason)
-            fixed = _Fixed(f"{family}/*/{name}", device, *told, covering[-1] if covering else None)
+            fault = split(failure.why) if not covering else (covering[-1].report, covering[-1].reason)
+            fixed = _Fixed(f"{family}/*/{name}", device, *fault, covering[-1] if covering else None)
             dtypes.setdefault(fixed, set()).add(dtype)
     result = [_ended(fixed, passed, last) for fixed, passed in dtypes.items()]
     return sorted(result, key=lambda row: (row["key"], row["devices"]))
@@ -64,11 +64,11 @@ def _ended(fixed: _Fixed, dtypes: set[str], last: str) -> Row:
 
 def split(why: str) -> tuple[str, str]:
     """Return the report and the reason of an expected failure that passes."""
-    said = why.removeprefix(FIXED).partition(" passes on ")[0]
-    found = _REPORT.match(said)
-    if found is not None:
-        return found["report"], found["reason"]
-    return "no report found", said
+    text = why.removeprefix(FIXED).partition(" passes on ")[0]
+    match = _REPORT.match(text)
+    if match is not None:
+        return match["report"], match["reason"]
+    return "no report found", text
 
 
 def with_rows(root: Path, added: Iterable[Row]) -> str | None:

@@ -26,32 +26,34 @@ def with_record(file: Path, record: Record) -> tuple[str, list[str]]:
         before.reasons,
     )
     version, lines = str(record.provenance["torch"]), []
-    for (device, dtype), seen in sorted(_entries(record).items()):
+    for (device, dtype), observed in sorted(_entries(record).items()):
         device_type = device.removeprefix("fake-")
         expected = before.expected(device_type, dtype, version)
-        lines += [f"{device} {dtype} {each.change.value} {each}" for each in differences(expected, seen)]
-        for name, line in not_observed(expected, seen).items():
+        lines += [
+            f"{device} {dtype} {difference.change.value} {difference}" for difference in differences(expected, observed)
+        ]
+        for name, line in not_observed(expected, observed).items():
             lines.append(f"guard kept: {device} {dtype} {line}")
-            seen[name] = latest(before, device_type, dtype, name, version)
-        known.replace(device_type, dtype, version, seen)
+            observed[name] = latest(before, device_type, dtype, name, version)
+        known.replace(device_type, dtype, version, observed)
     return write(known), lines
 
 
 def _entries(record: Record) -> dict[Target, dict[str, str]]:
     """Return the fingerprints of a record by device and dtype. Raises ValueError if some are missing."""
-    found: dict[Target, dict[str, str]] = {}
+    result: dict[Target, dict[str, str]] = {}
     counts: dict[Target, int] = {}
     for observation in record.observations:
         if observation.family == "fingerprint" and observation.kind is Kind.DTYPE:
-            found.setdefault(observation.target, {})[observation.name] = str(observation.value)
+            result.setdefault(observation.target, {})[observation.name] = str(observation.value)
         elif (observation.family, observation.name) == ("fingerprint", "entries"):
             counts[observation.target] = int(str(observation.value))
     for target, count in counts.items():
-        has = len(found.get(target, {}))
+        has = len(result.get(target, {}))
         if has != count:
             raise ValueError(
                 f"the record has {has} of {count} fingerprints of {'-'.join(target)}: run the family whole"
             )
-    if not found:
+    if not result:
         raise ValueError("the record has no fingerprints: run suites/fingerprint, too")
-    return found
+    return result

@@ -26,11 +26,11 @@ def read_notes(path: Path) -> list[Note]:
     """Return the lines of release notes that name a pull request, without markup."""
     notes = []
     for line in path.read_text(encoding="utf-8").splitlines():
-        found = _PULL.search(line)
-        if found is not None:
+        result = _PULL.search(line)
+        if result is not None:
             text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", line)
             text = _PULL.sub("", text).replace("()", "").strip(" -*\t,;.")
-            notes.append(Note(text.replace("`", ""), f"pytorch/pytorch#{found['number']}"))
+            notes.append(Note(text.replace("`", ""), f"pytorch/pytorch#{result['number']}"))
     return notes
 
 
@@ -51,5 +51,5 @@ def documented(package: Path, release: str) -> Iterator[str]:
         lines = text.splitlines()
         for number, line in enumerate(lines):
             if sign.search(line):
-                said = " ".join(each.strip() for each in lines[number + 1 : number + 4])
-                yield f"{path.relative_to(package.parent)}:{number + 1}: {' '.join(said.split())[:160]}"
+                joined = " ".join(line.strip() for line in lines[number + 1 : number + 4])
+                yield f"{path.relative_to(package.parent)}:{number + 1}: {' '.join(joined.split())[:160]}"

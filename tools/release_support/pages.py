@@ -28,15 +28,15 @@ def matrix(text: str, version: str) -> str:
 
     If only one entry has the release before, one for ``version`` is inserted after it.
     """
-    entries = [(number, found) for number, line in enumerate(text.splitlines()) if (found := _ENTRY.match(line))]
+    entries = [(number, result) for number, line in enumerate(text.splitlines()) if (result := _ENTRY.match(line))]
     public = Version(version).public
-    if not entries or any(found["torch"] == public for _, found in entries):
+    if not entries or any(entry["torch"] == public for _, entry in entries):
         return text
-    newest = max(Version(found["torch"]) for _, found in entries)
+    newest = max(Version(entry["torch"]) for _, entry in entries)
     latest = [entry for entry in entries if Version(entry[1]["torch"]) == newest]
-    number, found = max(latest, key=lambda entry: Version(entry[1]["python"]))
+    number, result = max(latest, key=lambda entry: Version(entry[1]["python"]))
     lines, several = text.splitlines(), len(latest) > 1
-    lines[number : number + 1] = [*([] if several else [lines[number]]), f"{found['head']}{public}{found['tail']}"]
+    lines[number : number + 1] = [*([] if several else [lines[number]]), f"{result['head']}{public}{result['tail']}"]
     return "\n".join(lines) + "\n"
 
 

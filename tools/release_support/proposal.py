@@ -64,8 +64,8 @@ def propose(root: Path, observed: Observed) -> Proposal:
     version, last = str(record.provenance["torch"]), load_spec().last
     release, public = ".".join(map(str, release_of(version))), version.partition("+")[0]
     rules, unclear = differences.rule_changes(record)
-    found = difference(before, record)
-    changed = differences.changes(found, [] if observed.notes is None else read_notes(observed.notes))
+    compared = difference(before, record)
+    changed = differences.changes(compared, [] if observed.notes is None else read_notes(observed.notes))
     spec = spec_rows.edited(pages.read(root, SPEC), rules, before=last, release=release, version=public)
     mended = faults.rows(record.failures, last, read_known(root / faults.FILE))
     files = {
@@ -81,22 +81,22 @@ def propose(root: Path, observed: Observed) -> Proposal:
     }
     edited = {name: text for name, text in files.items() if text is not None}
     people = [
-        ("Red, and explained by no data", _red(found)),
+        ("Red, and explained by no data", _red(compared)),
         ("Differences without a known reason", list(changed.unexplained)),
         ("Rules that no row can say", unclear),
-        ("Guards", [*(line for line in observed.log if line.startswith("guard ")), *_gaps(found)]),
+        ("Guards", [*(line for line in observed.log if line.startswith("guard ")), *_gaps(compared)]),
         ("Mended on a CPU or a fake device: is it on CUDA, too?", [str(row["key"]) for row in mended]),
         ("Needs hardware", list(ON_A_GPU)),
         ("What torch's documentation says of the release", _documented(observed.python, release)),
     ]
-    asked = [(title, lines) for title, lines in people if lines]
-    return Proposal(f"torch {public}", edited, as_patch(root, edited), asked)
+    questions = [(title, lines) for title, lines in people if lines]
+    return Proposal(f"torch {public}", edited, as_patch(root, edited), questions)
 
 
-def human_list(found: Proposal) -> str:
+def human_list(compared: Proposal) -> str:
     """Return the list for people as a page of Markdown."""
-    lines = [f"# {found.title}: what people have to decide"]
-    for title, entries in found.people:
+    lines = [f"# {compared.title}: what people have to decide"]
+    for title, entries in compared.people:
         lines += ["", f"## {title}", "", *(f"- {entry}" for entry in entries)]
     return "\n".join(lines) + "\n"
 
@@ -105,18 +105,18 @@ def _torch(record: Record) -> str:
     return str(record.provenance["torch"]).partition("+")[0]
 
 
-def _red(found: Difference) -> list[str]:
+def _red(compared: Difference) -> list[str]:
     """Return a line for each cause of failures, with its tests, except those whose fact the data explains."""
-    old, new = (str(record.provenance["torch"]) for record in (found.old, found.new))
+    old, new = (str(record.provenance["torch"]) for record in (compared.old, compared.new))
     facts: dict[tuple[str, ...], list[Observation]] = {}
-    for observation in found.new.observations:
+    for observation in compared.new.observations:
         facts.setdefault((observation.family, *observation.target, observation.test), []).append(observation)
     groups: dict[tuple[str, str], list[str]] = {}
     whole: dict[tuple[str, str], str] = {}
-    for failure in found.new.failures:
+    for failure in compared.new.failures:
         of_test = facts.get((failure.family, *failure.target, failure.test), ())
-        named = [each for each in of_test if each.name in failure.why]
-        if failure.is_fixed or any(change_between(each, old, new) for each in named):
+        named = [fault for fault in of_test if fault.name in failure.why]
+        if failure.is_fixed or any(change_between(fault, old, new) for fault in named):
             continue
         cause = (failure.family, without_places(failure.why))
         whole.setdefault(cause, failure.why)
@@ -124,12 +124,12 @@ def _red(found: Difference) -> list[str]:
     return [f"{whole[cause]}: {', '.join(keys)}" for cause, keys in groups.items()]
 
 
-def _gaps(found: Difference) -> Iterable[str]:
+def _gaps(compared: Difference) -> Iterable[str]:
     """Yield the gaps of the release: checks that the record before ran, and this one did not."""
-    revised = revisions(found.old.provenance, found.new.provenance)
+    revised = revisions(compared.old.provenance, compared.new.provenance)
     if revised:
         yield f"the two records are of different tests ({', '.join(sorted(revised))}): record the earlier release again"
-    for gap, lines in found.gaps.items():
+    for gap, lines in compared.gaps.items():
         yield from (f"{gap.value}: {line}" for line in lines)
 
 

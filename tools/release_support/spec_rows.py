@@ -33,14 +33,14 @@ def edited(text: str, changes: RuleChanges, *, before: str, release: str, versio
     """
     source = f"read from the dispatcher of {version}"
     text = _LAST.sub(f'last = "{release}"', text, count=1)
-    lines, seen = [], set()
+    lines, observed = [], set()
     for line in text.splitlines():
-        found = _ROW.match(line)
-        if found is None:
+        result = _ROW.match(line)
+        if result is None:
             lines.append(line)
             continue
-        row = toml.loads(f"row = {found['row']}")["row"]
-        name = found["name"]
+        row = toml.loads(f"row = {result['row']}")["row"]
+        name = result["name"]
         edit = {
             device: _later(row[device], rules[name], before=before, release=release, source=source)
             for device, rules in _rules(changes).items()
@@ -51,13 +51,13 @@ def edited(text: str, changes: RuleChanges, *, before: str, release: str, versio
             for device, rules in changes.new.items()
             if name in rules and device not in row
         }
-        seen |= {(device, name) for device in (*edit, *fresh)}
+        observed |= {(device, name) for device in (*edit, *fresh)}
         whole = {**row, **edit, **fresh}
-        lines.append(f"{found['indent']}{written(whole)}," if edit or fresh else line)
-    missing = [name for device, rules in _rules(changes).items() for name in rules if (device, name) not in seen]
+        lines.append(f"{result['indent']}{written(whole)}," if edit or fresh else line)
+    missing = [name for device, rules in _rules(changes).items() for name in rules if (device, name) not in observed]
     if missing:
         raise ValueError(f"the spec has no row for {', '.join(sorted(set(missing)))}")
-    return "\n".join([*lines, *_group(changes, seen, release, source)]) + "\n"
+    return "\n".join([*lines, *_group(changes, observed, release, source)]) + "\n"
 
 
 def _rules(changes: RuleChanges) -> dict[str, dict[str, str | None]]:
@@ -78,9 +78,9 @@ def _later(value: Any, rule: str | None, *, before: str, release: str, source: s
     return ended if len(ended) > 1 else ended[0]
 
 
-def _group(changes: RuleChanges, seen: set[tuple[str, str]], release: str, source: str) -> list[str]:
+def _group(changes: RuleChanges, observed: set[tuple[str, str]], release: str, source: str) -> list[str]:
     """Return the lines of a group of overloads that have no row yet."""
-    names = {name for device, rules in changes.new.items() for name in rules if (device, name) not in seen}
+    names = {name for device, rules in changes.new.items() for name in rules if (device, name) not in observed}
     if not names:
         return []
     rows = []
@@ -94,7 +94,7 @@ def _group(changes: RuleChanges, seen: set[tuple[str, str]], release: str, sourc
 def written(value: Any) -> str:
     """Return a value of TOML in one line, as the rows of the spec have it."""
     if isinstance(value, Mapping):
-        return f"{{ {', '.join(f'{name} = {written(each)}' for name, each in value.items())} }}"
+        return f"{{ {', '.join(f'{name} = {written(entry)}' for name, entry in value.items())} }}"
     if isinstance(value, list):
         return f"[{', '.join(map(written, value))}]"
     text = str(value).replace("\\", "\\\\").replace('"', '\\"')

@@ -60,12 +60,12 @@ def record_before(place: Workplace, options: Options) -> str:
     python = options.python_before
     if python is None and options.record_before is None:
         python = install(place, "venv-before", f"torch=={last_known()}.*")
-    said = _record(place, options, "before.json.gz", options.record_before, python)
-    found = _read(place.path("before.json.gz"))
-    if release_of(str(found.provenance["torch"])) != release_of(last_known()):
-        version = found.provenance["torch"]
+    summary = _record(place, options, "before.json.gz", options.record_before, python)
+    record = _read(place.path("before.json.gz"))
+    if release_of(str(record.provenance["torch"])) != release_of(last_known()):
+        version = record.provenance["torch"]
         raise StepFailed(f"the record before is of torch {version}, and the data ends with {last_known()}")
-    return said
+    return summary
 
 
 def fingerprints(place: Workplace, _options: Options) -> str:
@@ -82,20 +82,20 @@ def fingerprints(place: Workplace, _options: Options) -> str:
 
 def guards(place: Workplace, options: Options) -> str:
     """Refuse a release on which a known fact cannot be observed, unless the known facts are to be kept."""
-    kept = [line for line in _fingerprint_lines(place) if line.startswith("guard kept: ")]
-    if kept and not options.keep_lost:
-        more = f", and {len(kept) - 1} more in {place.path(FINGERPRINTS_LOG)}" if len(kept) > 1 else ""
-        lost = kept[0].replace("guard kept", "guard lost")
+    retained = [line for line in _fingerprint_lines(place) if line.startswith("guard kept: ")]
+    if retained and not options.keep_lost:
+        more = f", and {len(retained) - 1} more in {place.path(FINGERPRINTS_LOG)}" if len(retained) > 1 else ""
+        lost = retained[0].replace("guard kept", "guard lost")
         raise StepFailed(f"{lost}{more}; --keep-lost keeps what was known of each")
-    return f"{len(kept)} kept as they were known" if kept else "none lost"
+    return f"{len(retained)} kept as they were known" if retained else "none lost"
 
 
 def patch(place: Workplace, options: Options) -> str:
     """Write the patch and the list for people; nothing of the checkout changes."""
-    found = _proposal(place, options)
-    place.path(PATCH).write_text(found.patch, encoding="utf-8")
-    place.path(LIST).write_text(human_list(found), encoding="utf-8")
-    people, files = sum(len(lines) for _, lines in found.people), found.patch.count("diff --git")
+    result = _proposal(place, options)
+    place.path(PATCH).write_text(result.patch, encoding="utf-8")
+    place.path(LIST).write_text(human_list(result), encoding="utf-8")
+    people, files = sum(len(lines) for _, lines in result.people), result.patch.count("diff --git")
     return f"{files} files in {place.path(PATCH)}; {people} lines for people in {place.path(LIST)}"
 
 
@@ -141,12 +141,12 @@ def _fingerprint_lines(place: Workplace) -> list[str]:
     return place.path(FINGERPRINTS_LOG).read_text(encoding="utf-8").splitlines()
 
 
-def _record(place: Workplace, options: Options, name: str, given: Path | None, python: Path | None) -> str:
+def _record(place: Workplace, options: Options, name: str, existing: Path | None, python: Path | None) -> str:
     path = place.path(name)
-    if given is not None:
-        shutil.copyfile(given, path)
-        found = _read(path)
-        return f"torch {found.provenance['torch']}, {len(found.observations)} observations of {given}"
+    if existing is not None:
+        shutil.copyfile(existing, path)
+        record = _read(path)
+        return f"torch {record.provenance['torch']}, {len(record.observations)} observations of {existing}"
     assert python is not None
     path.unlink(missing_ok=True)
     command = [*pytest_of(python, place.root), *options.tests, *TARGETS, "-n", str(options.workers), "-q"]
@@ -157,10 +157,10 @@ def _record(place: Workplace, options: Options, name: str, given: Path | None, p
         accepted=(0, 1),
         environment=environment_of(place.root),
     )
-    found = _read(path)
-    fixed = sum(failure.is_fixed for failure in found.failures)
-    red = f"{len(found.failures) - fixed} red, {fixed} fixed upstream"
-    return f"torch {found.provenance['torch']}, {len(found.observations)} observations, {red}"
+    record = _read(path)
+    fixed = sum(failure.is_fixed for failure in record.failures)
+    red = f"{len(record.failures) - fixed} red, {fixed} fixed upstream"
+    return f"torch {record.provenance['torch']}, {len(record.observations)} observations, {red}"
 
 
 def _read(path: Path) -> Record:

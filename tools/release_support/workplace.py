@@ -40,7 +40,7 @@ class Workplace:
             return {}
         try:
             state = json.loads(file.read_text(encoding="utf-8"))
-            steps = {str(name): str(said) for name, said in state["steps"].items()}
+            steps = {str(name): str(summary) for name, summary in state["steps"].items()}
         except (ValueError, KeyError, TypeError, AttributeError):
             raise StepFailed(f"{file} cannot be read; remove it to begin anew") from None
         if state.get("requirement") != self.requirement:

@@ -78,7 +78,7 @@ def _choice(  # noqa: PLR0913  # keywords of one option
     default: Sequence[object] | None = None,
 ) -> None:
     """Add an option with a comma list, all values by default."""
-    shown, names = ",".join(map(str, default or valid)), [str(each) for each in valid]
+    shown, names = ",".join(map(str, default or valid)), [str(option) for option in valid]
 
     def parse(text: str) -> tuple[object, ...]:
         words = [word.strip() for word in text.split(",")]
@@ -86,8 +86,8 @@ def _choice(  # noqa: PLR0913  # keywords of one option
             word for word in words if word not in names and not (any_value and re.fullmatch("[1-9][0-9]*", word))
         ]
         if unknown:
-            others = ", and any other from 1" * any_value
-            raise argparse.ArgumentTypeError(f"{unknown[0]!r}; expected {', '.join(names)}{others}")
+            suffix = ", and any other from 1" * any_value
+            raise argparse.ArgumentTypeError(f"{unknown[0]!r}; expected {', '.join(names)}{suffix}")
         return tuple(map(kind, words))
 
     parser.add_argument(name, type=parse, default=tuple(default or valid), help=f"comma list (default: {shown})")
@@ -98,8 +98,8 @@ def _measure(options: argparse.Namespace, path: Path) -> int:
     device = find_device(options.device)
     names = ("sizes", "contexts", "batches", "precisions", "attentions", "modes", "warm_ups")
     chosen = grid.Choice(**{name: getattr(options, name) for name in names})
-    kept = results.Results(path, provenance.of(device))
-    missing = kept.missing(chosen.cells())
+    retained = results.Results(path, provenance.of(device))
+    missing = retained.missing(chosen.cells())
     began = time.perf_counter()
     for number, cell in enumerate(missing):
         elapsed = time.perf_counter() - began
@@ -107,7 +107,7 @@ def _measure(options: argparse.Namespace, path: Path) -> int:
             sys.stderr.write(f"\n{len(missing) - number} cells are left; the same command goes on\n")
             return len(missing) - number
         _progress(number, len(missing), elapsed, str(cell))
-        kept.add(cell, transformer.measure(cell, device))
+        retained.add(cell, transformer.measure(cell, device))
     _progress(len(missing), len(missing), time.perf_counter() - began, "")
     sys.stderr.write("\n")
     return 0

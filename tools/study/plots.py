@@ -17,7 +17,7 @@ Number = Callable[[Cell], "float | None"]
 Lines = Callable[[Any, "list[Cell]", Number], None]
 
 
-def write_plots(found: Results, folder: Path) -> list[Path]:
+def write_plots(results: Results, folder: Path) -> list[Path]:
     """Write plots of speedup and memory by context, with a line for each size; nothing without matplotlib."""
     try:
         mpl: Any = import_module("matplotlib")
@@ -28,12 +28,12 @@ def write_plots(found: Results, folder: Path) -> list[Path]:
     mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "pytest-amp"})
     written = []
     for mode in ("forward+backward", "step"):
-        cells = [cell for cell in rows(found) if cell.mode == mode and cell.attention == "sdpa"]
+        cells = [cell for cell in rows(results) if cell.mode == mode and cell.attention == "sdpa"]
         if cells:
             name = f"transformer-speedup-{mode.replace('+', '-')}"
-            written.append(_saved(_speedups(found, cells, mode), folder, name))
+            written.append(_saved(_speedups(results, cells, mode), folder, name))
             name = f"transformer-memory-{mode.replace('+', '-')}"
-            written.append(_saved(_peaks(found, cells, mode), folder, name))
+            written.append(_saved(_peaks(results, cells, mode), folder, name))
     return written
 
 
@@ -80,11 +80,11 @@ def _legend(axis: Any) -> None:
         axis.legend(frameon=False)
 
 
-def _speedups(found: Results, cells: list[Cell], mode: str) -> Any:
+def _speedups(results: Results, cells: list[Cell], mode: str) -> Any:
     shown = [(time, lines) for lines in _ways(cells) for time in ("device", "step")]
     figure, axes = _axes(len(shown), f"bf16 over TF32, {mode}")
     for axis, (time, lines) in zip(axes, shown, strict=True):
-        lines(axis, cells, partial(_speedup, found, time=time))
+        lines(axis, cells, partial(_speedup, results, time=time))
         axis.set_title(f"{time} time")
         axis.axhline(1, color="grey", linewidth=1)
         _legend(axis)
@@ -92,13 +92,13 @@ def _speedups(found: Results, cells: list[Cell], mode: str) -> Any:
     return figure
 
 
-def _speedup(found: Results, cell: Cell, *, time: str) -> float | None:
-    return speedup(found, cell, "tf32", time)
+def _speedup(results: Results, cell: Cell, *, time: str) -> float | None:
+    return speedup(results, cell, "tf32", time)
 
 
-def _peaks(found: Results, cells: list[Cell], mode: str) -> Any:
+def _peaks(results: Results, cells: list[Cell], mode: str) -> Any:
     def ratio(cell: Cell) -> float | None:
-        now, before = value(found, cell, "peak"), value(found, replace(cell, precision="fp32"), "peak")
+        now, before = value(results, cell, "peak"), value(results, replace(cell, precision="fp32"), "peak")
         return now / before if now and before else None
 
     ways = _ways(cells)

@@ -80,22 +80,22 @@ def read(path: Path) -> Results:
     return Results(path, head)
 
 
-def value(found: Results, cell: Cell, name: str) -> float | None:
+def value(results: Results, cell: Cell, name: str) -> float | None:
     """Return a number of a cell; None if it was not measured, or did not fit into memory."""
-    result = found.found.get(cell, {})
+    result = results.found.get(cell, {})
     number = result.get(name)
     return float(number) if isinstance(number, (int, float)) and not isinstance(number, bool) else None
 
 
-def speedup(found: Results, cell: Cell, over: str, time: str) -> float | None:
+def speedup(results: Results, cell: Cell, over: str, time: str) -> float | None:
     """Return the speedup of ``cell`` over the same cell in the precision ``over``."""
     name = TIMES[time]
-    before, now = value(found, replace(cell, precision=over, warm_up="own"), name), value(found, cell, name)
+    before, now = value(results, replace(cell, precision=over, warm_up="own"), name), value(results, cell, name)
     return before / now if before and now else None
 
 
-def rows(found: Results) -> list[Cell]:
+def rows(results: Results) -> list[Cell]:
     """Return the measured cells, regardless of precision and warm-up, in the order of the grid."""
-    seen = {replace(cell, precision="bf16", warm_up="own") for cell in found.found}
+    observed = {replace(cell, precision="bf16", warm_up="own") for cell in results.found}
     sizes = list(SIZES)
-    return sorted(seen, key=lambda c: (c.mode, c.attention, c.batch, sizes.index(c.size), c.context))
+    return sorted(observed, key=lambda c: (c.mode, c.attention, c.batch, sizes.index(c.size), c.context))

@@ -44,20 +44,20 @@ def measure(cell: Cell, device: Device) -> Result:
     """
     try:
         with float32_precision("ieee" if cell.precision == "fp32" else "tf32"):
-            found = _measured(cell, device)
+            results = _measured(cell, device)
     except torch.OutOfMemoryError:
         return {"out_of_memory": True}
     finally:
         gc.collect()
         if device.type == "cuda":
             torch.cuda.empty_cache()
-    return found | {"doubts": list(doubts_of(device))}
+    return results | {"doubts": list(doubts_of(device))}
 
 
 def _measured(cell: Cell, device: Device) -> Result:
     allocator = Allocator(device)
     # Each captured cell leaves workspaces of its stream allocated: 67 MB on an H200 (torch 2.11).
-    held = allocator.allocated if allocator.counts else 0
+    memory = allocator.allocated if allocator.counts else 0
     work = _Work(cell, device)
     if allocator.counts:
         allocator.empty()
@@ -68,19 +68,19 @@ def _measured(cell: Cell, device: Device) -> Result:
     clock = clock_of(device)
     first = clock.time(work.call, repeats=1, timings=3)
     step_time = _time(clock, work.call, first)
-    found: Result = {"parameters": work.parameters, "first_calls": first, "step_time": step_time}
+    results: Result = {"parameters": work.parameters, "first_calls": first, "step_time": step_time}
     if allocator.counts:
-        found["peak"] = allocator.peaks[0] - held
+        results["peak"] = allocator.peaks[0] - memory
     if work.dtype is None:
-        found |= _shares(work, device)
+        results |= _shares(work, device)
     try:
         replay = captured(work.call, device, str(cell)) if can_replay(device) else None
-        found["device_time"] = _time(clock, replay, clock.time(replay, repeats=1, timings=2)) if replay else None
+        results["device_time"] = _time(clock, replay, clock.time(replay, repeats=1, timings=2)) if replay else None
     except (AmpFailure, torch.OutOfMemoryError) as error:
         receive(error)
         # A graph has its own memory, and may not fit even though the step does.
-        found |= {"device_time": None, "not_captured": quoted(error)}
-    return found
+        results |= {"device_time": None, "not_captured": quoted(error)}
+    return results
 
 
 @contextlib.contextmanager
@@ -143,12 +143,12 @@ def _shares(work: _Work, device: Device) -> Result:
     from torch.profiler import ProfilerActivity, profile
 
     on_gpu = device.type == "cuda"
-    with profile(activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]) as seen:
+    with profile(activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]) as observed:
         work.call()
         device.synchronize()
     times = {
         event.key: float(event.self_device_time_total if on_gpu else event.self_cpu_time_total)
-        for event in seen.key_averages()
+        for event in observed.key_averages()
         if event.key.startswith("aten::")
     }
     whole = sum(times.values())

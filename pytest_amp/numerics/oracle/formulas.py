@@ -216,8 +216,8 @@ def batch_norm_backward(operation: Operation) -> list[Any]:
 def _share_a_format(x: Tensor, grad: Tensor) -> bool:
     """Return whether both tensors are contiguous, or both channels-last."""
     last = {4: torch.channels_last, 5: torch.channels_last_3d}
-    formats = (torch.contiguous_format, last.get(x.dim(), torch.contiguous_format))
-    return any(x.is_contiguous(memory_format=each) and grad.is_contiguous(memory_format=each) for each in formats)
+    layouts = (torch.contiguous_format, last.get(x.dim(), torch.contiguous_format))
+    return any(x.is_contiguous(memory_format=layout) and grad.is_contiguous(memory_format=layout) for layout in layouts)
 
 
 #: Formulas by overload that are needed without rounding, too: there is no float64 kernel, or it reads other elements.

@@ -33,14 +33,14 @@ class Agreement:
     """Agreement of one real result of one operator call with its model.
 
     ``equal`` of ``elements`` equal the model's: bitwise, in float32 up to ``FLOAT32_FLIPS``. ``error`` is E(real,
-    exact), ``ideal`` E(model, exact), both relative L2 for these inputs; ``wanted`` is the dtype of torch's type
-    promotion. ``again`` is the agreement for other values, if these may have caused a long or cancelling sum: see
+    exact), ``ideal`` E(model, exact), both relative L2 for these inputs; ``expected_dtype`` is the dtype of torch's
+    type promotion. ``again`` is the agreement for other values, if these may have caused a long or cancelling sum: see
     ``oracle.sums``. ``spread`` is the factor of the error that is due to chance in a nondeterministic reduction: see
     ``oracle.meetings``.
     """
 
     dtype: torch.dtype
-    wanted: torch.dtype | None
+    expected_dtype: torch.dtype | None
     elements: int
     equal: int
     error: float
@@ -89,7 +89,7 @@ class Observer:
     device_type: str
     low: torch.dtype
     places: Places | None = None
-    seen: list[ObservedCall] = field(default_factory=list)
+    observed_calls: list[ObservedCall] = field(default_factory=list)
     until: int | None = None
     calls: int = 0
 
@@ -204,7 +204,7 @@ class Observer:
         self, call: torch_private.Dispatched, operation: Operation, compared: list[Agreement]
     ) -> list[Agreement]:
         """Return ``compared`` with the agreement of the kernel on other values of the same dtypes and shapes."""
-        generator = torch.Generator("cpu").manual_seed(len(self.seen))
+        generator = torch.Generator("cpu").manual_seed(len(self.observed_calls))
         leaves, spec = call.flat
         args, kwargs = torch_private.unflat([other_numbers(x, generator) if is_real(x) else x for x in leaves], spec)
         other = torch_private.Dispatched(call.overload, args, kwargs)
@@ -217,7 +217,7 @@ class Observer:
         real: torch.Tensor,
         predicted: torch.Tensor,
         exact: torch.Tensor,
-        wanted: torch.dtype | None,
+        expected: torch.dtype | None,
         *,
         lost: float = 0.0,
         any_order: bool = False,
@@ -231,7 +231,7 @@ class Observer:
         wide = real.dtype in (torch.float32, torch.float64)
         return Agreement(
             dtype=real.dtype,
-            wanted=wanted,
+            expected_dtype=expected,
             elements=real.numel(),
             equal=int(same.sum()),
             error=_norm(values - exact) / (size or 1.0),
@@ -254,7 +254,7 @@ class Observer:
         place = self.places.here() if self.places is not None else _NOWHERE
         dtypes = tuple(dtype for dtype in input_dtypes if dtype is not None)
         longest = max((size for leaf in _leaves(call) if is_real(leaf) for size in leaf.shape), default=1)
-        self.seen.append(ObservedCall(place, call.overload.name(), dtypes, model, results, problem, longest))
+        self.observed_calls.append(ObservedCall(place, call.overload.name(), dtypes, model, results, problem, longest))
 
 
 def _has_values(tensor: torch.Tensor) -> bool:

@@ -129,7 +129,7 @@ def observed_step(  # noqa: PLR0913  # keywords of one run
         except Exception:
             if not observer.is_over:
                 raise
-    return tuple(observer.seen)
+    return tuple(observer.observed_calls)
 
 
 def trace_of(title: str, calls: Sequence[ObservedCall], device_type: str, notes: Sequence[str] = ()) -> Trace:

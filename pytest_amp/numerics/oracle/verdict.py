@@ -48,7 +48,7 @@ ENOUGH = 64
 class Fault:
     """Difference of one operator call from its model: ``what`` it does, and the ``model`` that it should follow."""
 
-    seen: ObservedCall
+    call: ObservedCall
     what: str
     model: str
     likely: str
@@ -56,13 +56,13 @@ class Fault:
     @property
     def operator(self) -> str:
         """The operator, with the surrounding operator that has a rule, as users call it."""
-        operator, around = self.seen.operator.removeprefix("aten::"), self.seen.place.operator
+        operator, around = self.call.operator.removeprefix("aten::"), self.call.place.operator
         return operator if around is None else f"{operator} (of {around.removeprefix('aten::')})"
 
     @property
     def place(self) -> str:
         """The module and the pass."""
-        return f"{self.seen.place.module or 'the model'}, {self.seen.place.direction.value} pass"
+        return f"{self.call.place.module or 'the model'}, {self.call.place.direction.value} pass"
 
 
 def faults(calls: Iterable[ObservedCall], low: torch.dtype, scale: float = 1.0) -> list[Fault]:
@@ -86,8 +86,8 @@ _NO_ROUNDING = 10.0
 
 def fault_of(call: ObservedCall, result: Agreement, low: torch.dtype, scale: float) -> Fault | None:
     """Return the fault of one result, also present on other values if there are any; None if it follows its model."""
-    if result.wanted is not None and result.wanted != result.dtype:
-        return Fault(call, f"returned {dtype_name(result.dtype)}", dtype_name(result.wanted), _DTYPE)
+    if result.expected_dtype is not None and result.expected_dtype != result.dtype:
+        return Fault(call, f"returned {dtype_name(result.dtype)}", dtype_name(result.expected_dtype), _DTYPE)
     fault = _fault_of_values(call, result, low, scale)
     if fault is None or result.again is None or _fault_of_values(call, result.again, low, scale, again=True):
         return fault

@@ -85,7 +85,10 @@ def of_difference(difference: Difference) -> str:
     groups = difference.groups()
     by_key = {observation.key: observation for observation in difference.observations}
     before = difference.old.by_key()
-    now = [by_key.get(each.key, _beside(each, before.get(each.key))) for each in difference.new.observations]
+    now = [
+        by_key.get(observation.key, _beside(observation, before.get(observation.key)))
+        for observation in difference.new.observations
+    ]
     return _render(
         Page(
             title=f"{old} → {new}",

@@ -105,13 +105,13 @@ def _back_convolutions(v: Values, dimensions: int) -> list[Sample]:
 def _attentions(v: Values) -> list[Sample]:
     query, key, value = v.normal(2, 2, 4, 16), v.normal(2, 2, 6, 16), v.normal(2, 2, 6, 16)
     long = [v.normal(1, 1, 160, 8) for _ in range(3)]
-    kept = v.integers(4, 2, 1, 4, 6) > 0
-    kept[..., 0] = True
+    retained = v.integers(4, 2, 1, 4, 6) > 0
+    retained[..., 0] = True
     return [
         _of(query, key, value, None, 0.0, True),
         _of(query, key, value, v.normal(2, 2, 4, 6)),
         _of(query, key, value, v.normal(2, 1, 1, 6)),
-        _of(query, key, value, kept),
+        _of(query, key, value, retained),
         _of(query, key, value, None, 0.0, False, scale=0.3),
         _of(query[0], key[0], value[0]),
         _of(query[:, :, :1], key, value),

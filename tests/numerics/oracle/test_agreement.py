@@ -77,7 +77,7 @@ def test_the_way_of_rounding_that_agrees_best_is_taken(monkeypatch: pytest.Monke
     observer = Observer("cpu", LOW)
     with observer.on({}):
         torch.mul(x, 1)
-    assert [result.equal for result in observer.seen[0].results] == [3]
+    assert [result.equal for result in observer.observed_calls[0].results] == [3]
 
 
 def cancelling() -> tuple[torch.Tensor, torch.Tensor]:
@@ -98,7 +98,7 @@ def test_a_low_sum_of_terms_that_cancel_may_be_off_by_a_float32_rounding_of_them
     observer = Observer("cpu", LOW)
     with kernel("mm", in_float32), observer.on({}):
         torch.mm(*cancelling())
-    (observed,) = [each for each in observer.seen if each.operator == "aten::mm"]
+    (observed,) = [call for call in observer.observed_calls if call.operator == "aten::mm"]
     assert observed.results[0].error > 0.02, "else nothing cancels here"
     assert verdict.faults([observed], LOW) == []
 
@@ -113,4 +113,4 @@ def test_a_float32_sum_of_low_terms_that_cancel_is_named() -> None:
     observer = Observer("cpu", torch.float16)
     with kernel("mm", low_terms), observer.on({}):
         torch.mm(torch.randn(8, 16, generator=generator), torch.randn(16, 4, generator=generator))
-    assert [fault.operator for fault in verdict.faults(observer.seen, torch.float16)] == ["mm"]
+    assert [fault.operator for fault in verdict.faults(observer.observed_calls, torch.float16)] == ["mm"]

@@ -32,6 +32,6 @@ def test_gradients_in_any_format_follow_their_models(pair: tuple[str, str], dtyp
     def step() -> None:
         norm(x).backward(grad)
 
-    seen = observed(step, dtype)
-    assert "aten::native_batch_norm_backward" in {call.operator for call in seen}
-    assert not verdict.faults(seen, dtype)
+    calls = observed(step, dtype)
+    assert "aten::native_batch_norm_backward" in {call.operator for call in calls}
+    assert not verdict.faults(calls, dtype)

@@ -72,7 +72,7 @@ def observe(form: str, heads: str, length: str, dtype: torch.dtype) -> Observer:
     with observer.on({}):
         result = FORMS[form](*tensors)
         torch.autograd.backward(result, draw(shapes[0], dtype, generator))
-    assert [call.problem for call in observer.seen if call.problem] == []
+    assert [call.problem for call in observer.observed_calls if call.problem] == []
     return observer
 
 
@@ -83,11 +83,11 @@ def observe(form: str, heads: str, length: str, dtype: torch.dtype) -> Observer:
 def test_grouped_attention_follows_its_formula(form: str, heads: str, length: str, precision: Precision) -> None:
     """Elements of the result and of all three gradients are the formula's, except for sums near a rounding boundary."""
     observer = observe(form, heads, length, precision.dtype)
-    assert faults(observer.seen, precision.dtype) == []
+    assert faults(observer.observed_calls, precision.dtype) == []
     for name, count in ((NAME, 1), (f"{NAME}_backward", 3)):
         results = [
             result
-            for call in observer.seen
+            for call in observer.observed_calls
             if call.operator == f"aten::{name}"
             for result in call.results
             if result.dtype == precision.dtype
@@ -112,7 +112,7 @@ def lose_last_head(original: Callable[..., Any], args: tuple[Any, ...], kwargs: 
 def test_lost_head_of_a_group_is_a_fault_of_the_backward_kernel(precision: Precision) -> None:
     with kernel(f"{NAME}_backward", lose_last_head):
         observer = observe("causal", "groups of 2", "short", precision.dtype)
-    assert [fault.operator for fault in faults(observer.seen, precision.dtype)] == [f"{NAME}_backward"]
+    assert [fault.operator for fault in faults(observer.observed_calls, precision.dtype)] == [f"{NAME}_backward"]
 
 
 class Layer(nn.Module):

@@ -42,7 +42,7 @@ def test_a_kernel_that_rounds_on_its_way(name: str, dtype: torch.dtype) -> None:
     with observer.on({}):
         result = function(x)
         torch.autograd.backward(result, torch.randn(result.shape).to(result.dtype))
-    actual = [call for call in observer.seen if call.operator == f"aten::{operator}"]
+    actual = [call for call in observer.observed_calls if call.operator == f"aten::{operator}"]
     assert actual
     for call in actual:
         assert (call.problem, call.model.name is ModelName.UNMODELLED) == (None, False)

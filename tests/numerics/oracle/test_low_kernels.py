@@ -220,17 +220,17 @@ def seen(function: Callable[[Tensor], Tensor], dtype: torch.dtype, seed: int = 0
         result = function(x)
         if result.requires_grad:
             torch.autograd.backward(result, torch.randn(result.shape, generator=generator).to(result.dtype))
-    assert [call.problem for call in observer.seen if call.problem] == []
+    assert [call.problem for call in observer.observed_calls if call.problem] == []
     return observer
 
 
 def held(observer: Observer, dtype: torch.dtype, *operators: str, least: float = 1.0) -> None:
     """Check that ``operators`` have models, and that a share ``least`` of low results is equal to them."""
-    assert faults(observer.seen, dtype) == []
+    assert faults(observer.observed_calls, dtype) == []
     for operator in operators:
-        actual = [call for call in observer.seen if call.operator == f"aten::{operator}"]
+        actual = [call for call in observer.observed_calls if call.operator == f"aten::{operator}"]
         assert actual, operator
-        for call in (call for call in observer.seen if call.operator.startswith(f"aten::{operator}")):
+        for call in (call for call in observer.observed_calls if call.operator.startswith(f"aten::{operator}")):
             share = min(least, NEARLY_ALL) if call.model.name is ModelName.ONCE else least
             for result in (result for result in call.results if result.dtype == dtype):
                 assert result.equal >= share * result.elements, call
@@ -316,7 +316,7 @@ def test_what_cancels_in_float32_is_followed(name: str, dtype: torch.dtype) -> N
     operator, function = CANCELLING[name]
     observer = seen(function, dtype)
     held(observer, dtype, operator, least=0.99)
-    actual = [call.model.name for call in observer.seen if call.operator == f"aten::{operator}"]
+    actual = [call.model.name for call in observer.observed_calls if call.operator == f"aten::{operator}"]
     assert set(actual) == {ModelName.IN_FLOAT32}
 
 
@@ -332,8 +332,10 @@ def test_a_bilinear_layer_rounds_the_first_of_its_products(shape: tuple[int, ...
     with observer.on({}):
         result = f.bilinear(a, b, weight)
         torch.autograd.backward(result, torch.randn(result.shape, generator=generator).to(dtype))
-    assert faults(observer.seen, dtype) == []
-    actual = [result for call in observer.seen if call.operator == "aten::_trilinear" for result in call.results]
+    assert faults(observer.observed_calls, dtype) == []
+    actual = [
+        result for call in observer.observed_calls if call.operator == "aten::_trilinear" for result in call.results
+    ]
     assert len(actual) > 1
     assert all(result.equal >= NEARLY_ALL * result.elements for result in actual), actual
 
@@ -347,5 +349,5 @@ def test_a_broken_float32_kernel_is_not_followed(operator: str, dtype: torch.dty
         return result if result.dtype == torch.float64 else result * 1.02
 
     with kernel(operator, broken):
-        actual = faults(seen(lambda x: f.gelu(4 * x), dtype).seen, dtype)
+        actual = faults(seen(lambda x: f.gelu(4 * x), dtype).observed_calls, dtype)
     assert [call.operator for call in actual] == [operator]

@@ -74,8 +74,8 @@ def seen(device: str, function: Callable[[Tensor], Tensor], dtype: torch.dtype) 
     x = numbers(dtype)
     with observer.on({}):
         function(x)
-    assert [call.problem for call in observer.seen if call.problem] == []
-    return [call for call in observer.seen if call.model.name in (ModelName.ANY_ORDER, ModelName.RUNNING_SUM)]
+    assert [call.problem for call in observer.observed_calls if call.problem] == []
+    return [call for call in observer.observed_calls if call.model.name in (ModelName.ANY_ORDER, ModelName.RUNNING_SUM)]
 
 
 @pytest.mark.parametrize("name", IN_TURN)
@@ -213,7 +213,9 @@ def going_back(device: str, mode: str, dtype: torch.dtype, **options: Any) -> Ob
         result = f.interpolate(x, mode=mode, **options)
         torch.autograd.backward(result, torch.randn(result.shape, generator=generator).to(dtype))
     [actual] = [
-        call for call in observer.seen if call.operator.startswith("aten::upsample") and "back" in call.operator
+        call
+        for call in observer.observed_calls
+        if call.operator.startswith("aten::upsample") and "back" in call.operator
     ]
     return actual
 
@@ -252,6 +254,6 @@ def test_an_average_on_cuda_rounds_its_shares(dtype: torch.dtype) -> None:
     with observer.on({}):
         y = f.avg_pool2d(x, 3, 1)
         torch.autograd.backward(y, torch.randn(y.shape, generator=torch.Generator().manual_seed(1)).to(dtype))
-    [actual] = [call.results[0] for call in observer.seen if call.operator == "aten::avg_pool2d_backward"]
+    [actual] = [call.results[0] for call in observer.observed_calls if call.operator == "aten::avg_pool2d_backward"]
     assert 1.5 < actual.error / actual.ideal < 1.8  # this CPU rounds their sums, too
     assert actual.equal < 0.7 * actual.elements

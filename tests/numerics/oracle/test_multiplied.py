@@ -52,9 +52,9 @@ def seen(name: str, dtype: torch.dtype) -> Observer:
 @pytest.mark.parametrize("name", CALLS)
 def test_every_element_is_as_predicted(name: str, dtype: torch.dtype) -> None:
     observer = seen(name, dtype)
-    assert faults(observer.seen, dtype) == []
-    (result,) = observer.seen[-1].results
-    assert "prod" in observer.seen[-1].operator
+    assert faults(observer.observed_calls, dtype) == []
+    (result,) = observer.observed_calls[-1].results
+    assert "prod" in observer.observed_calls[-1].operator
     assert result.equal == result.elements
 
 
@@ -64,7 +64,7 @@ def test_a_product_that_loses_half_of_its_factors_is_red() -> None:
         return original(x if x.dtype == torch.float64 else x[:, 300:], *remaining, **kwargs)
 
     with kernel("prod.dim_int", losing):
-        (fault,) = faults(seen("rows", torch.bfloat16).seen, torch.bfloat16)
+        (fault,) = faults(seen("rows", torch.bfloat16).observed_calls, torch.bfloat16)
     assert fault.operator == "prod.dim_int"
 
 
@@ -72,7 +72,7 @@ def test_no_product_is_empty() -> None:
     observer = Observer("cpu", torch.bfloat16)
     with observer.on({}):
         assert torch.ones(0, 3, dtype=torch.bfloat16).prod(0).tolist() == [1.0] * 3
-    assert [call.problem for call in observer.seen] == [None] * len(observer.seen)
+    assert [call.problem for call in observer.observed_calls] == [None] * len(observer.observed_calls)
 
 
 @pytest.mark.parametrize("overload", ["aten::prod", "aten::prod.dim_int"])

@@ -86,9 +86,9 @@ def test_a_number_beside_a_low_tensor_is_rounded_where_the_kernel_does_so(name: 
         observer = Observer("cpu", dtype)
         with observer.on({}):
             BESIDE_A_NUMBER[name](x, number)
-        assert observer.seen
-        assert faults(observer.seen, dtype) == [], number
-        for call in observer.seen:
+        assert observer.observed_calls
+        assert faults(observer.observed_calls, dtype) == [], number
+        for call in observer.observed_calls:
             assert all(result.equal == result.elements for result in call.results), (number, call)
 
 

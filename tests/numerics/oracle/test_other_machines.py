@@ -21,7 +21,7 @@ for tokens in (13, 40, 64):
     x = torch.randn(2, 2, tokens, 16, generator=torch.Generator().manual_seed(0)).half()
     with observer.on({}):
         torch.nn.functional.scaled_dot_product_attention(x, x, x)
-    (call,) = [each for each in observer.seen if "flash" in each.operator]
+    (call,) = [each for each in observer.observed_calls if "flash" in each.operator]
     sums = call.results[1]
     worst = max(worst, sums.error - sums.ideal, 1.0 - sums.equal / sums.elements)
 print(worst)

@@ -47,8 +47,8 @@ def test_the_order_of_sums_is_followed(name: str, dtype: torch.dtype) -> None:
     with observer.on({}):
         result = CASES[name](x.view(shape))
         torch.autograd.backward(result, torch.randn(result.shape, generator=generator).to(dtype))
-    going_back = [call for call in observer.seen if "_pool" in call.operator or "_pad" in call.operator]
+    going_back = [call for call in observer.observed_calls if "_pool" in call.operator or "_pad" in call.operator]
     assert any(call.operator.endswith("_backward") for call in going_back)
-    assert faults(observer.seen, dtype) == []
+    assert faults(observer.observed_calls, dtype) == []
     for call in going_back:
         assert all(result.equal == result.elements for result in call.results), call

@@ -36,7 +36,7 @@ def observed(step: Callable[[], object], dtype: torch.dtype) -> list[ObservedCal
             step()
     finally:
         torch.set_num_threads(threads)
-    return observer.seen
+    return observer.observed_calls
 
 
 def norm_and_mean() -> None:

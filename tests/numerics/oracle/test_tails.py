@@ -34,7 +34,7 @@ def shares(name: str, dtype: torch.dtype) -> list[float]:
         x = torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(dtype)
         with observer.on({}):
             CALLS[name](x)
-        (result,) = observer.seen[-1].results
+        (result,) = observer.observed_calls[-1].results
         actual.append(result.equal / result.elements)
     return actual
 

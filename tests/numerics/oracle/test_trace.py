@@ -136,7 +136,7 @@ def test_sums_that_cancel_are_as_exact_as_float32() -> None:
         lambda _, b: {"loss": (b[0] @ b[1]).float().sum()},
     )
     observed = observed_step(case, CPU, torch.float16, seed=0)
-    assert [fault for fault in verdict.faults(observed, torch.float16) if fault.seen.operator == "aten::mm"] == []
+    assert [fault for fault in verdict.faults(observed, torch.float16) if fault.call.operator == "aten::mm"] == []
 
 
 class _Raises(nn.Module):
@@ -184,6 +184,6 @@ def test_a_gradient_that_is_added_to_an_older_one_belongs_to_the_module_of_its_p
     with observer.on({}):
         for _ in range(2):
             torch.autograd.backward(model(torch.ones(2, 4)).sum())
-    added = [call.place for call in observer.seen if call.operator.startswith("aten::add_.")]
+    added = [call.place for call in observer.observed_calls if call.operator.startswith("aten::add_.")]
     assert sorted(place.module for place in added) == ["0", "0", "1", "1"]
     assert {place.direction for place in added} == {Direction.BACKWARD}

@@ -31,8 +31,8 @@ def float32_product() -> None:
 
 def norm() -> None:
     x = (values(8, 32) * 1e-8).requires_grad_()
-    made = f.layer_norm(x, (32,), torch.ones(32, requires_grad=True), torch.zeros(32, requires_grad=True), 1e-6)
-    made.backward(values(8, 32) * 1e-37)  # type: ignore[no-untyped-call]  # torch's
+    result = f.layer_norm(x, (32,), torch.ones(32, requires_grad=True), torch.zeros(32, requires_grad=True), 1e-6)
+    result.backward(values(8, 32) * 1e-37)  # type: ignore[no-untyped-call]  # torch's
 
 
 @pytest.mark.parametrize("step", [low_product, float32_product, norm])
@@ -43,10 +43,10 @@ def test_results_that_underflow_follow_their_models(step: Callable[[], None]) ->
 def test_small_result_that_does_not_underflow_is_compared() -> None:
     def summed_low(_original: Callable[..., Any], args: tuple[torch.Tensor, ...], _kwargs: dict[str, Any]) -> Any:
         left, right = args
-        made = torch.zeros(left.shape[0], right.shape[1], dtype=left.dtype)
+        result = torch.zeros(left.shape[0], right.shape[1], dtype=left.dtype)
         for column in range(left.shape[1]):
-            made = made + left[:, column, None] * right[None, column]
-        return made
+            result = result + left[:, column, None] * right[None, column]
+        return result
 
     def step() -> None:
         torch.mm((values(32, 64) * 1e-12).bfloat16(), (values(64, 32) * 1e-12).bfloat16())

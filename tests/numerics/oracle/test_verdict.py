@@ -48,8 +48,8 @@ def test_what_follows_its_model_is_no_fault() -> None:
 
 
 def test_another_dtype_than_promotion_gives() -> None:
-    assert said(replace(WIDE, wanted=BF16)) == "returned float32"
-    assert said(replace(WIDE, wanted=None)) is None  # the kernel decides
+    assert said(replace(WIDE, expected_dtype=BF16)) == "returned float32"
+    assert said(replace(WIDE, expected_dtype=None)) is None  # the kernel decides
 
 
 @pytest.mark.parametrize("factor", [1.0, 3.0])
@@ -128,7 +128,7 @@ def test_the_worst_kind_comes_first() -> None:
         replace(LOW, error=1.0),
         replace(WIDE, error=1.0),
         replace(WIDE, hollow=True),
-        replace(WIDE, wanted=BF16),
+        replace(WIDE, expected_dtype=BF16),
     ]
     actual = [fault.what for fault in faults((observed(kind) for kind in kinds), BF16)]
     assert [what.split(" ")[0] for what in actual] == ["returned", "returned", "returned", "is", "equals"]
@@ -137,7 +137,7 @@ def test_the_worst_kind_comes_first() -> None:
 
 
 def test_how_it_is_called() -> None:
-    (fault,) = faults([observed(replace(WIDE, wanted=BF16))], BF16)
+    (fault,) = faults([observed(replace(WIDE, expected_dtype=BF16))], BF16)
     assert (fault.operator, fault.place) == ("mm (of linear)", "layer, forward pass")
 
 
