@@ -9,6 +9,7 @@ import random
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
+import hypothesis
 import numpy as np
 import pytest
 import torch
@@ -17,6 +18,10 @@ import pytest_amp
 from tests.project import INSTALLED, ROOT, Project
 
 pytest_plugins = ["pytester"]
+
+# No test is red because its machine was busy: time limits are those of --amp-timeout.
+hypothesis.settings.register_profile("pytest-amp", deadline=None)
+hypothesis.settings.load_profile("pytest-amp")
 
 #: The package, whose skips are for users, and for the suites.
 PACKAGE = Path(pytest_amp.__file__).parent

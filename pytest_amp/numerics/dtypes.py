@@ -138,11 +138,11 @@ def _expect_mapping(expected: object) -> None:
 def _named(case: Case, expected: Iterable[str], names: list[str]) -> dict[str, list[str]]:
     """Return the modules that each key names, patterns first, so that later ones override: patterns, then paths."""
     named = {}
-    for given in sorted(expected, key=lambda given: given in names):
-        named[given] = [given] if given in names else [name for name in names if fnmatchcase(name, given)]
-        if not named[given]:
+    for pattern in sorted(expected, key=lambda name: name in names):
+        named[pattern] = [pattern] if pattern in names else [name for name in names if fnmatchcase(name, pattern)]
+        if not named[pattern]:
             has = ", ".join(name for name in names if name) or "'', the model itself"
-            raise AmpUsageError(f"{case.name} has no module {given!r}; it has {has}")
+            raise AmpUsageError(f"{case.name} has no module {pattern!r}; it has {has}")
     return named
 
 

@@ -76,12 +76,12 @@ def _later(rows: int, columns: int, x: Tensor) -> Tensor:
     return torch.ones(rows, columns, dtype=torch.bool, device=x.device).triu(1)
 
 
-def _attended(*, weights: bool, each: bool = False, floating: bool = False) -> Callable[..., Any]:
+def _attended(*, weights: bool, per_head: bool = False, floating: bool = False) -> Callable[..., Any]:
     def call(layer: nn.Module, x: Tensor, memory: Tensor) -> Any:
         padding = _padded(memory, memory.shape[1])
         return layer(
             x, memory, memory, key_padding_mask=_additive(padding, x.dtype) if floating else padding,
-            need_weights=weights, average_attn_weights=not each,
+            need_weights=weights, average_attn_weights=not per_head,
         )  # fmt: skip
 
     return call
@@ -142,7 +142,7 @@ LAYERS = {
     "attention, padded": Layer(lambda: nn.MultiheadAttention(16, 2), _TEXT, _attended(weights=False)),
     "attention, padded, weights": Layer(lambda: nn.MultiheadAttention(16, 2), _TEXT, _attended(weights=True)),
     "attention, padded, weights of heads": Layer(
-        lambda: nn.MultiheadAttention(16, 2), _TEXT, _attended(weights=True, each=True)
+        lambda: nn.MultiheadAttention(16, 2), _TEXT, _attended(weights=True, per_head=True)
     ),
     "attention, padded with numbers": Layer(
         lambda: nn.MultiheadAttention(16, 2), _TEXT, _attended(weights=False, floating=True)

@@ -25,9 +25,9 @@ def test_operators_without_a_kernel(amp: SuiteAmp) -> None:
     """Operators without a kernel include in-place and ``out=`` overloads."""
     registered = read_registry(amp.device.type).registered
     different = [
-        f"{overload}: {found}"
+        f"{overload}: {changed}"
         for overload in UNREGISTERED
-        if qualified(overload) not in registered and (found := difference(overload, amp.device, amp.dtype))
+        if qualified(overload) not in registered and (changed := difference(overload, amp.device, amp.dtype))
     ]
     if different:
         raise AmpFailure(

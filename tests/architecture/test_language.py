@@ -28,6 +28,50 @@ PRINTED = frozenset(
         "tools/pages/training_bands.py",
     }
 )
+#: Names that say nothing of a thing but that there is one, or what was done to it.
+EMPTY = frozenset(
+    {
+        *("found", "made", "given", "each", "told", "kept", "own", "asked", "wanted", "said", "held", "seen", "taken"),
+        *("others", "another", "ours", "theirs"),
+    }
+)
+#: Attributes and fixtures of these names: users see them, or their class says what they are.
+NAMED_SO = {
+    "pytest_amp/compiled/check.py": {"others"},
+    "pytest_amp/numerics/locate.py": {"given"},
+    "pytest_amp/numerics/oracle/local.py": {"given"},
+    "pytest_amp/numerics/oracle/operation.py": {"given"},
+    "pytest_amp/numerics/oracle/trace.py": {"given"},
+    "pytest_amp/precision/float32.py": {"own"},
+    "pytest_amp/scaler/iteration.py": {"kept", "seen"},
+    "pytest_amp/semantics/programs.py": {"others", "seen"},
+    "pytest_amp/torch_private/storages.py": {"given"},
+    "pytest_amp/training/trajectory.py": {"kept"},
+    "tests/backends/tiny_backend.py": {"held"},
+    "tests/report/test_browser.py": {"asked", "said", "seen"},
+    "tests/test_no_torch.py": {"told"},
+    "tests/tools/test_fingerprint_update.py": {"others"},
+}
+
+
+def empty_names(source: str) -> set[str]:
+    """Return the words of ``EMPTY`` that a source binds as a variable, an argument or an attribute of a class."""
+    tree = ast.parse(source)
+    stored = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    return set(EMPTY) & (stored | {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)})
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_names_say_what_a_thing_is(folder: str) -> None:
+    paths = {path.relative_to(ROOT).as_posix(): path for path in sorted((ROOT / folder).rglob("*.py"))}
+    empty = {name: empty_names(path.read_text(encoding="utf-8")) for name, path in paths.items()}
+    expected = {name: words for name, words in NAMED_SO.items() if name in paths}
+    assert {name: words for name, words in empty.items() if words} == expected
+
+
+def test_empty_names_are_found_wherever_they_are_bound() -> None:
+    source = "def f(given):\n    found = [each for each in given]\n    return found\n"
+    assert empty_names(source) == {"given", "found", "each"}
 
 
 def openers(source: str) -> list[str]:

@@ -55,21 +55,21 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def seen(browser: Any, file: Path) -> Iterator[Seen]:
-    found = _opened(browser, file)
-    yield found
-    assert found.said == []
-    assert found.asked == [file.as_uri()]
-    found.page.close()
+    opened = _opened(browser, file)
+    yield opened
+    assert opened.said == []
+    assert opened.asked == [file.as_uri()]
+    opened.page.close()
 
 
 def _opened(browser: Any, file: Path, **options: str) -> Seen:
-    found = Seen(browser.new_page(viewport={"width": 1200, "height": 900}, **options))
-    found.page.on("console", lambda message: found.said.append(message.text))
-    found.page.on("pageerror", lambda error: found.said.append(str(error)))
-    found.page.on("request", lambda request: found.asked.append(request.url))
-    found.page.on("dialog", lambda dialog: found.said.append(dialog.message))
-    found.page.goto(file.as_uri())
-    return found
+    opened = Seen(browser.new_page(viewport={"width": 1200, "height": 900}, **options))
+    opened.page.on("console", lambda message: opened.said.append(message.text))
+    opened.page.on("pageerror", lambda error: opened.said.append(str(error)))
+    opened.page.on("request", lambda request: opened.asked.append(request.url))
+    opened.page.on("dialog", lambda dialog: opened.said.append(dialog.message))
+    opened.page.goto(file.as_uri())
+    return opened
 
 
 def column(page: Any, number: int) -> list[str]:
