@@ -168,7 +168,7 @@ def test_every_command_is_in_the_wheel(unpacked: Path, tmp_path: Path) -> None:
 
 
 def test_a_calibration_writes_nothing_into_what_is_installed(unpacked: Path, tmp_path: Path) -> None:
-    floors = unpacked / "pytest_amp" / "floors.json"
+    floors = unpacked / "pytest_amp" / "floors" / "floors.json"
     before = floors.read_bytes()
     command = [sys.executable, "-m", "pytest_amp", "calibrate", "--from", "a.json", "b.json", "c.json"]
     done = _called(command, unpacked, tmp_path)
