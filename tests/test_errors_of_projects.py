@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.project import Project
-from tests.test_misuse import HEAD, ON_CPU
+from tests.test_usage_errors import HEAD, ON_CPU
 
 RAISING = (
     HEAD

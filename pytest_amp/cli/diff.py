@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pytest_amp.cli.common import DIFFERENT, SAME, Commands, chosen_failures, failing, read, write
 from pytest_amp.record import ORDER, Difference, Gap, Trend, difference, trend
-from pytest_amp.report import difference as differences
+from pytest_amp.report import differences
 from pytest_amp.report import trend as trends
 
 

@@ -1,6 +1,6 @@
 """torch.compile under mixed precision: compilation of a case, comparison with eager, and the toolchain."""
 
-from pytest_amp.compiled.check import check_compiled, eager_and_compiled
+from pytest_amp.compiled.comparison import check_compiled, eager_and_compiled
 from pytest_amp.compiled.compilation import Compilation, Where
 from pytest_amp.compiled.packages import loaded, own_cpp_library
 from pytest_amp.compiled.sandbox import folder, sandbox

@@ -10,7 +10,7 @@ import torch
 
 from pytest_amp.devices import FAKE_TYPES, Device, DeviceKind
 from pytest_amp.fingerprint.dtypes import NOT, joined
-from pytest_amp.fingerprint.observe import calls_of, patterns_of
+from pytest_amp.fingerprint.observation import calls_of, patterns_of
 from pytest_amp.torch_private import PrivateApiGone, fake_tensors, testing
 
 

@@ -12,7 +12,7 @@ from torch.nn.modules.rnn import RNNBase
 from pytest_amp.cases import Case, Realised, expect_graph, expect_python, loss_of, named_tensors, seeded
 from pytest_amp.failure import is_usage_error
 from pytest_amp.numerics.conditions import Conditions
-from pytest_amp.numerics.hand_cast import hand_cast, rules_are_known
+from pytest_amp.numerics.manual_cast_mode import hand_cast, rules_are_known
 from pytest_amp.numerics.step import Region
 
 __tracebackhide__ = is_usage_error

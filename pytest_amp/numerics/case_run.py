@@ -14,7 +14,7 @@ from pytest_amp.numerics.conditions import Conditions, runs_under
 from pytest_amp.numerics.draws import Draws
 from pytest_amp.numerics.locate import first_difference
 from pytest_amp.numerics.oracle import observed_step, verdict
-from pytest_amp.numerics.oracle.local import ObservedCall
+from pytest_amp.numerics.oracle.observer import ObservedCall
 from pytest_amp.numerics.oracle.verdict import Fault
 from pytest_amp.numerics.prediction import Prediction
 from pytest_amp.numerics.realised import realise

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from pytest_amp import torch_private
-from pytest_amp.numerics.oracle.calls import operation_of
+from pytest_amp.numerics.oracle.conversion import operation_of
 from pytest_amp.numerics.oracle.models import REFUSALS, NotModelled, evaluate
 from pytest_amp.numerics.oracle.operation import LOW, is_real, widened
 from pytest_amp.precision import dtype_name

@@ -24,7 +24,7 @@ from pytest_amp.failure import AmpFailure, is_usage_error
 from pytest_amp.numerics import tolerance
 from pytest_amp.numerics.case_run import CaseRun, other_names
 from pytest_amp.numerics.compare import Compared, confirmed
-from pytest_amp.numerics.oracle.local import ObservedCall
+from pytest_amp.numerics.oracle.observer import ObservedCall
 from pytest_amp.numerics.oracle.operation import LOW, is_real
 from pytest_amp.numerics.step import Region, run_step
 from pytest_amp.precision import dtype_name

@@ -22,8 +22,8 @@ from pytest_amp.numerics.causes import operator_of
 from pytest_amp.numerics.conditions import Conditions
 from pytest_amp.numerics.errors import norm
 from pytest_amp.numerics.nonfinite import origin_in_step
+from pytest_amp.numerics.oracle.module_places import Direction
 from pytest_amp.numerics.oracle.operation import is_real
-from pytest_amp.numerics.oracle.places import Direction
 from pytest_amp.numerics.oracle.virtual import values
 from pytest_amp.numerics.sites import Site, Sites, in_words
 from pytest_amp.numerics.step import Region, Step

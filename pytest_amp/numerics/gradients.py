@@ -19,7 +19,7 @@ from pytest_amp.numerics.compare import Compared, compare, confirmed, median_dis
 from pytest_amp.numerics.conditioning import why_lost
 from pytest_amp.numerics.conditions import Conditions, runs_under
 from pytest_amp.numerics.errors import exceeds, is_hollow, is_inexact, norm
-from pytest_amp.numerics.manual_casts import check_reference, check_unreplayed, median_allowed
+from pytest_amp.numerics.manual_cast_comparison import check_reference, check_unreplayed, median_allowed
 from pytest_amp.numerics.nonfinite import likely_origin, not_finite_in_float32
 from pytest_amp.numerics.prediction import Prediction, predict
 from pytest_amp.numerics.program import check_program

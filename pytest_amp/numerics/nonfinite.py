@@ -17,7 +17,7 @@ from pytest_amp.cases import Case, Realised
 from pytest_amp.failure import AmpFailure
 from pytest_amp.numerics.conditions import Conditions
 from pytest_amp.numerics.lineage import Lineage, Record
-from pytest_amp.numerics.oracle.places import Direction
+from pytest_amp.numerics.oracle.module_places import Direction
 from pytest_amp.numerics.sites import in_words
 from pytest_amp.numerics.step import Region, run_step
 from pytest_amp.torch_private import PrivateApiGone

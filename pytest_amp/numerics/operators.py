@@ -18,10 +18,10 @@ from pytest_amp.numerics import oracle, tolerance
 from pytest_amp.numerics.conditions import Conditions
 from pytest_amp.numerics.errors import is_hollow, relative_error
 from pytest_amp.numerics.oracle import sums, verdict
-from pytest_amp.numerics.oracle.local import ObservedCall, Observer
 from pytest_amp.numerics.oracle.models import ModelName
+from pytest_amp.numerics.oracle.module_places import Places
+from pytest_amp.numerics.oracle.observer import ObservedCall, Observer
 from pytest_amp.numerics.oracle.operation import LOW
-from pytest_amp.numerics.oracle.places import Places
 from pytest_amp.numerics.predicted import fault_failure
 from pytest_amp.numerics.prediction import by_hand
 from pytest_amp.numerics.step import run_step

@@ -11,7 +11,7 @@ from pytest_amp.numerics.conditions import Conditions
 from pytest_amp.numerics.draws import Draws
 from pytest_amp.numerics.nonfinite import NotFinite, origin_in_step
 from pytest_amp.numerics.oracle import Trace, observed_step, trace_of, verdict
-from pytest_amp.numerics.oracle.local import ObservedCall
+from pytest_amp.numerics.oracle.observer import ObservedCall
 from pytest_amp.numerics.oracle.operation import LOW
 from pytest_amp.numerics.prediction import reference_step
 from pytest_amp.numerics.realised import realise

@@ -19,7 +19,7 @@ from pytest_amp.devices.region import region_state
 from pytest_amp.failure import AmpFailure, is_usage_error
 from pytest_amp.numerics import oracle, tolerance
 from pytest_amp.numerics.errors import is_inexact, norm, relative_error
-from pytest_amp.numerics.hand_cast import hand_cast, rules_are_known
+from pytest_amp.numerics.manual_cast_mode import hand_cast, rules_are_known
 from pytest_amp.numerics.nonfinite import NotFinite, origin_in_step
 from pytest_amp.numerics.step import Region, Step, run_step
 from pytest_amp.numerics.widened import float64_in_region

@@ -13,7 +13,7 @@ from torch.nn.modules import module as module_hooks
 
 from pytest_amp import torch_private
 from pytest_amp.numerics.callers import calling_line
-from pytest_amp.numerics.oracle.places import Direction
+from pytest_amp.numerics.oracle.module_places import Direction
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pytest_amp.cases import Case, in_one_line
 from pytest_amp.failure import AmpUsageError, is_usage_error
 from pytest_amp.numerics.conditions import Conditions
-from pytest_amp.numerics.hand_cast import rules_are_known
+from pytest_amp.numerics.manual_cast_mode import rules_are_known
 from pytest_amp.numerics.step import Region, does_not_run, run_step
 from pytest_amp.numerics.widened import widened
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from pytest_amp.record import ORDER, Trend, Value, Verdict, finite
 from pytest_amp.report.cells import HISTORY_ROWS, TITLES, and_more, short
-from pytest_amp.report.difference import as_data, counts, remarks, run
+from pytest_amp.report.differences import as_data, counts, remarks, run
 from pytest_amp.report.inline import code, plain
 from pytest_amp.text.quoted import printable
 

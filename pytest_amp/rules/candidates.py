@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from pytest_amp.devices.base import Device
-from pytest_amp.rules.hand_cast import Invocation, Refused, applicable, cast_by_hand
+from pytest_amp.rules.manual_casts import Invocation, Refused, applicable, cast_by_hand
 from pytest_amp.rules.outcome import CallOutcome, record
 from pytest_amp.rules.spec import Rule, RuleName
 

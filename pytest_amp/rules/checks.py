@@ -12,7 +12,7 @@ import torch
 from pytest_amp.devices.base import Device, DeviceKind
 from pytest_amp.rules import variations
 from pytest_amp.rules.candidates import Candidate, by_hand, candidate_of, fits
-from pytest_amp.rules.hand_cast import Invocation, Refused, cast_by_hand
+from pytest_amp.rules.manual_casts import Invocation, Refused, cast_by_hand
 from pytest_amp.rules.observe import observe
 from pytest_amp.rules.observed import ObservedRule
 from pytest_amp.rules.outcome import CallOutcome, described, scope, under_autocast

@@ -13,7 +13,7 @@ import torch
 from pytest_amp import torch_private
 from pytest_amp.devices.base import Device, DeviceKind
 from pytest_amp.precision import dtype_name
-from pytest_amp.rules.hand_cast import BANNED_SAYS, Invocation, Refused
+from pytest_amp.rules.manual_casts import BANNED_SAYS, Invocation, Refused
 from pytest_amp.rules.variations import Variation
 from pytest_amp.torch_private import Call
 

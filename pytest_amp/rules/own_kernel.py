@@ -14,7 +14,7 @@ from pytest_amp.devices.base import Device
 from pytest_amp.precision import dtype_name
 from pytest_amp.rules import variations
 from pytest_amp.rules.candidates import Candidate, candidate_of, candidates
-from pytest_amp.rules.hand_cast import Invocation, Refused, cast_by_hand
+from pytest_amp.rules.manual_casts import Invocation, Refused, cast_by_hand
 from pytest_amp.rules.observed import UNOBSERVED, UNRECOGNISED, Evidence, ObservedRule
 from pytest_amp.rules.outcome import CallOutcome, scope, under_autocast
 from pytest_amp.rules.samples import Sample

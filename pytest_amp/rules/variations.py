@@ -10,7 +10,7 @@ import torch
 
 from pytest_amp.devices.base import Device, DeviceKind
 from pytest_amp.precision import dtype_name
-from pytest_amp.rules.hand_cast import Invocation, dtype_argument
+from pytest_amp.rules.manual_casts import Invocation, dtype_argument
 from pytest_amp.rules.samples import Sample
 
 #: Dtypes other than real floating dtypes of at most 32 bits.

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pytest_amp.numerics import Conditions
 from pytest_amp.numerics.conditioning import jumps_of
 from pytest_amp.numerics.nonfinite import Origins, origin_in_step, recorded_origins, refusals_are_expected
-from pytest_amp.numerics.oracle.places import Direction
+from pytest_amp.numerics.oracle.module_places import Direction
 from pytest_amp.numerics.predicted import likely_operator
 from pytest_amp.numerics.prediction import ORACLE, by_hand
 from pytest_amp.training.trajectory import Setup, TrainingIteration, TrajectoryStep, run

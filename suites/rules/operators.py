@@ -10,7 +10,7 @@ from pytest_amp.amp import SuiteAmp
 from pytest_amp.failure import AmpFailure
 from pytest_amp.rules.candidates import label_of
 from pytest_amp.rules.checks import Checked, checked_from, observed_from
-from pytest_amp.rules.hand_cast import dtype_argument
+from pytest_amp.rules.manual_casts import dtype_argument
 from pytest_amp.rules.observed import ObservedRule
 from pytest_amp.rules.registry import Registry, qualified, read_registry, short, without_rule
 from pytest_amp.rules.samples import has_samples

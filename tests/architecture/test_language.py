@@ -37,9 +37,9 @@ EMPTY = frozenset(
 )
 #: Attributes and fixtures of these names: users see them, or their class says what they are.
 NAMED_SO = {
-    "pytest_amp/compiled/check.py": {"others"},
+    "pytest_amp/compiled/comparison.py": {"others"},
     "pytest_amp/numerics/locate.py": {"given"},
-    "pytest_amp/numerics/oracle/local.py": {"given"},
+    "pytest_amp/numerics/oracle/observer.py": {"given"},
     "pytest_amp/numerics/oracle/operation.py": {"given"},
     "pytest_amp/numerics/oracle/trace.py": {"given"},
     "pytest_amp/precision/float32.py": {"own"},

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pytest_amp.record import difference, read_record
-from pytest_amp.report.difference import as_markdown
+from pytest_amp.report.differences import as_markdown
 from tests.project import ROOT
 
 FOLDER = ROOT / "docs" / "lab" / "examples"

@@ -13,7 +13,7 @@ from pytest_amp.cases import Case
 from pytest_amp.devices import find_device
 from pytest_amp.failure import AmpFailure
 from pytest_amp.memory import Passes, Peak, check_memory, peak_of, peaks
-from pytest_amp.memory import check as checks
+from pytest_amp.memory import limits as checks
 from pytest_amp.numerics.conditions import Conditions
 from pytest_amp.precision import BF16
 from tests.observing import Noted, unheeded

@@ -13,9 +13,9 @@ from pytest_amp.devices import find_device
 from pytest_amp.failure import AmpFailure
 from pytest_amp.numerics import Conditions, chance, compare, predicted, tolerance
 from pytest_amp.numerics.compare import Compared
-from pytest_amp.numerics.oracle.local import ObservedCall
 from pytest_amp.numerics.oracle.models import Model
-from pytest_amp.numerics.oracle.places import Direction, Place
+from pytest_amp.numerics.oracle.module_places import Direction, Place
+from pytest_amp.numerics.oracle.observer import ObservedCall
 from pytest_amp.precision import BF16
 from tests.observing import Noted, unheeded
 

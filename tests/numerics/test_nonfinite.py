@@ -19,7 +19,7 @@ from pytest_amp.devices import find_device
 from pytest_amp.failure import AmpFailure
 from pytest_amp.numerics import Conditions, predicted
 from pytest_amp.numerics.nonfinite import NotFinite, Origin, origin_in_step
-from pytest_amp.numerics.oracle.places import Direction
+from pytest_amp.numerics.oracle.module_places import Direction
 from pytest_amp.precision import BF16, FP16, Precision
 from tests.numerics.planted import broken
 from tests.numerics.test_check_gradients import run

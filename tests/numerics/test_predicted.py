@@ -16,7 +16,8 @@ from torch.nn import functional as f
 from pytest_amp.cases import Case, decoder, mlp
 from pytest_amp.devices import Device, find_device
 from pytest_amp.failure import AmpFailure
-from pytest_amp.numerics import Conditions, manual_casts, predicted, tolerance
+from pytest_amp.numerics import Conditions, predicted, tolerance
+from pytest_amp.numerics import manual_cast_comparison as manual_casts
 from pytest_amp.numerics.gradients import check_gradients
 from pytest_amp.precision import BF16, FP16, Precision
 from tests.numerics.planted import broken, kernel

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from pytest_amp.record import Kind, Observation, Record, Verdict, compare, difference, errors, moved
-from pytest_amp.report.difference import as_text
+from pytest_amp.report.differences import as_text
 
 KEY = "gradients/cpu/bf16/mlp/0.weight"
 

@@ -24,7 +24,7 @@ from pytest_amp.record import (
 )
 from pytest_amp.record.file import dumps
 from pytest_amp.record.table import HEAD
-from pytest_amp.report import difference as reports
+from pytest_amp.report import differences as reports
 from pytest_amp.report import trend as trends
 from pytest_amp.report.html import of_difference, of_trend
 from pytest_amp.report.record import as_text

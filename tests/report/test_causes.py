@@ -9,7 +9,7 @@ from packaging.version import Version
 
 from pytest_amp.data_files.releases import installed_torch, release_of
 from pytest_amp.record import Kind, Observation, Record, Verdict, difference
-from pytest_amp.report import difference as reports
+from pytest_amp.report import differences as reports
 from pytest_amp.report import newer, reasons
 from pytest_amp.report.commands import bisect_command
 from pytest_amp.report.inline import linked

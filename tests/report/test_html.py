@@ -14,7 +14,7 @@ import pytest
 
 from pytest_amp import cli
 from pytest_amp.record import Failure, Kind, Observation, Record, Value, difference, trend, write_record
-from pytest_amp.report import difference as reports
+from pytest_amp.report import differences as reports
 from pytest_amp.report.cells import FINGERPRINT
 from pytest_amp.report.html import of_difference, of_trend
 from pytest_amp.report.html.plots import plots

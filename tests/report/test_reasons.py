@@ -9,7 +9,7 @@ import pytest
 
 from pytest_amp import cli
 from pytest_amp.record import Kind, Observation, Record, Verdict, difference, write_record
-from pytest_amp.report import difference as reports
+from pytest_amp.report import differences as reports
 from pytest_amp.report.reasons import load_changes, reasons
 from tests.project import Project
 

@@ -10,7 +10,7 @@ import torch
 
 from pytest_amp import torch_private
 from pytest_amp.rules.checks import same_bits
-from pytest_amp.rules.hand_cast import Invocation
+from pytest_amp.rules.manual_casts import Invocation
 from pytest_amp.rules.named import NAMED, UNREACHABLE
 from pytest_amp.rules.samples import Sample, has_samples, samples
 from pytest_amp.rules.spec import load_spec

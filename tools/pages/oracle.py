@@ -21,7 +21,7 @@ from pytest_amp.failure import AmpFailure
 from pytest_amp.numerics import tolerance
 from pytest_amp.numerics.compare import compare
 from pytest_amp.numerics.oracle import observed_step
-from pytest_amp.numerics.oracle.local import ObservedCall
+from pytest_amp.numerics.oracle.observer import ObservedCall
 from pytest_amp.numerics.oracle.operation import LOW
 from pytest_amp.numerics.prediction import predict
 from pytest_amp.numerics.step import run_step

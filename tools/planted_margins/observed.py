@@ -25,11 +25,12 @@ import torch
 
 from pytest_amp.account import receive
 from pytest_amp.failure import AmpFailure
-from pytest_amp.numerics import gradients, manual_casts, rounding, tolerance
+from pytest_amp.numerics import gradients, rounding, tolerance
+from pytest_amp.numerics import manual_cast_comparison as manual_casts
 from pytest_amp.numerics.compare import Compared, median_distance
 from pytest_amp.numerics.oracle import verdict
-from pytest_amp.numerics.oracle.local import Agreement, ObservedCall
 from pytest_amp.numerics.oracle.models import ModelName
+from pytest_amp.numerics.oracle.observer import Agreement, ObservedCall
 from pytest_amp.numerics.oracle.operation import LOW
 from pytest_amp.numerics.prediction import Prediction
 from pytest_amp.numerics.step import Step

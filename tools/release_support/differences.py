@@ -10,7 +10,7 @@ from pathlib import Path
 from pytest_amp.record import Difference, Observation, Record, Verdict
 from pytest_amp.report.cells import together, told_commands
 from pytest_amp.report.commands import of_difference
-from pytest_amp.report.difference import why
+from pytest_amp.report.differences import why
 from pytest_amp.rules.spec import RuleName, load_spec
 from tools.release_support.faults import split
 from tools.release_support.notes import Note, note_of

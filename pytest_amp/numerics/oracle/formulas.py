@@ -13,12 +13,12 @@ from pytest_amp import torch_private
 from pytest_amp.numerics.oracle import (
     attention,
     attention_cuda,
-    bags,
+    colliding_updates,
     convolution,
     cuda,
     elementwise,
+    embedding_bags,
     interpolated,
-    meetings,
     multiplied,
     pooling,
     products,
@@ -26,7 +26,7 @@ from pytest_amp.numerics.oracle import (
     recurrent_cuda,
     scattered,
     steps,
-    tails,
+    vector_remainders,
 )
 from pytest_amp.numerics.oracle.operation import LOW, Operation, rounded
 
@@ -123,7 +123,7 @@ def power(operation: Operation) -> list[Any]:
     if dtype not in LOW:
         return operation.once()
     if exponent == -0.5:
-        return tails.inverse_root(operation)
+        return vector_remainders.inverse_root(operation)
     if exponent in (3, -2) and dtype == torch.bfloat16:
         square = operation.low(x * x, dtype)
         return operation.finished([square * x if exponent == 3 else 1 / square])
@@ -144,7 +144,7 @@ def softmax(operation: Operation) -> list[Any]:
     flat = moved.reshape(moved.shape[0], -1, math.prod(x.shape[dim % x.dim() + 1 :]))
     weights = (flat - flat.amax(0, keepdim=True)).exp()
     total = weights.sum(0, keepdim=True)
-    whole = flat.shape[-1] // tails.lanes() * tails.lanes()
+    whole = flat.shape[-1] // vector_remainders.lanes() * vector_remainders.lanes()
     stored = torch.cat([weights[..., :whole], operation.low(weights[..., whole:], dtype)], -1)
     return operation.finished([(stored / total).reshape(moved.shape).movedim(0, dim)])
 
@@ -248,7 +248,7 @@ ON_CUDA: dict[tuple[str, str], Formula] = {
     ("either", "aten::addmv"): products.product_and_sum,
     **{("fused", name): interpolated.antialiased for name in interpolated.ANTIALIASED},
     **{("any_order", name): pooling.adaptive_backward_cuda for name in pooling.ADAPTIVE},
-    **{("any_order", name): formula for name, formula in meetings.FORMULAS.items()},
+    **{("any_order", name): formula for name, formula in colliding_updates.FORMULAS.items()},
     **{("any_order", name): interpolated.backward for name in interpolated.INTERPOLATED},
     **{("any_order", name): scattered.taken_backward for name in scattered.BY_INDICES},
     **{("any_order", name): scattered.padding_backward for name in scattered.PADDING},
@@ -260,14 +260,14 @@ BY_MODEL: dict[tuple[str, str], Formula] = {
     ("running_sum", "aten::embedding_dense_backward"): embedding_backward,
     ("running_sum", "aten::native_layer_norm_backward"): layer_norm_backward,
     ("running_sum", "aten::avg_pool2d_backward"): pooling.average_backward_cpu,
-    **{("running_sum", name): formula for name, formula in meetings.FORMULAS.items()},
+    **{("running_sum", name): formula for name, formula in colliding_updates.FORMULAS.items()},
     **{("running_sum", name): scattered.taken_backward for name in scattered.BY_INDICES},
     **{("running_sum", name): scattered.padding_backward for name in scattered.PADDING},
     **{("fused", name): interpolated.forward for name in interpolated.FORWARD},
     **{("fused", f"aten::fractional_max_pool{dims}d"): scattered.fractional_forward for dims in (2, 3)},
     ("running_sum", "aten::col2im"): scattered.columns_to_image,
-    ("running_sum", "aten::_embedding_bag_backward"): bags.backward,
-    **{("fused", name): bags.forward for name in bags.FORWARD},
+    ("running_sum", "aten::_embedding_bag_backward"): embedding_bags.backward,
+    **{("fused", name): embedding_bags.forward for name in embedding_bags.FORWARD},
     ("fused", "aten::_log_softmax"): log_softmax,
     ("fused", "aten::_log_softmax_backward_data"): log_softmax_backward,
     ("fused", "aten::_softmax_backward_data"): softmax_backward,
@@ -285,18 +285,18 @@ BY_MODEL: dict[tuple[str, str], Formula] = {
     ("fused", "aten::affine_grid_generator"): steps.affine_grid,
     ("fused", "aten::addr"): products.outer,
     ("unmodelled", "aten::_trilinear"): products.trilinear,
-    **{("fused", f"aten::scatter_reduce{end}.two"): meetings.scatter_mean_cpu for end in ("", "_")},
+    **{("fused", f"aten::scatter_reduce{end}.two"): colliding_updates.scatter_mean_cpu for end in ("", "_")},
     ("fused", "aten::logit"): elementwise.logit,
-    **{("fused", f"aten::index_add{end}"): meetings.index_add_cpu for end in ("", "_")},
+    **{("fused", f"aten::index_add{end}"): colliding_updates.index_add_cpu for end in ("", "_")},
     **{("fused", f"aten::{name}"): elementwise.quotient for name in elementwise.QUOTIENTS},
     **{("fused", f"aten::{name}"): elementwise.times_logarithm for name in elementwise.TIMES_LOGARITHM},
     **{(model, "aten::conv_tbc"): convolution.over_time for model in ("fused", "either")},
     **{(model, "aten::conv_tbc_backward"): convolution.over_time_backward for model in ("fused", "either")},
     ("either", "aten::mm"): Operation.once,
-    ("either", "aten::rsqrt"): tails.root,
+    ("either", "aten::rsqrt"): vector_remainders.root,
     **{("either", f"aten::{name}"): multiplied.by_vectors for name in ("prod", "prod.dim_int")},
-    ("either", "aten::add.Tensor"): tails.multiple,
-    ("either", "aten::sub.Tensor"): tails.multiple,
+    ("either", "aten::add.Tensor"): vector_remainders.multiple,
+    ("either", "aten::sub.Tensor"): vector_remainders.multiple,
     **{(model, "aten::addbmm"): products.batch_by_batch for model in ("running_sum", "either", "unmodelled")},
     ("either", "aten::addmm"): products.product_and_sum,
     ("either", "aten::addmv"): products.matrix_and_vector,
@@ -309,9 +309,9 @@ BY_MODEL: dict[tuple[str, str], Formula] = {
 OTHER_WAYS: dict[str, tuple[Callable[[Operation], Iterator[list[Any]]], ...]] = {
     "aten::mm": (products.in_parts,),
     **dict.fromkeys(("aten::addmm", "aten::addmv", "aten::baddbmm"), (products.once, products.in_two_steps)),
-    "aten::rsqrt": (tails.root_in_steps,),
+    "aten::rsqrt": (vector_remainders.root_in_steps,),
     **dict.fromkeys(("aten::prod", "aten::prod.dim_int"), (multiplied.in_turn,)),
-    **dict.fromkeys(("aten::add.Tensor", "aten::sub.Tensor"), (tails.multiple_in_steps,)),
+    **dict.fromkeys(("aten::add.Tensor", "aten::sub.Tensor"), (vector_remainders.multiple_in_steps,)),
     "aten::addbmm": (products.batch_by_batch_in_two_steps,),
     "aten::conv_tbc": (convolution.over_time_in_two_steps,),
     "aten::conv_tbc_backward": (convolution.over_time_backward_in_two_steps,),

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pytest_amp.numerics.oracle.meetings import in_turn
+from pytest_amp.numerics.oracle.colliding_updates import in_turn
 from pytest_amp.numerics.oracle.operation import LOW, Operation
 
 #: The number of dimensions by overload.

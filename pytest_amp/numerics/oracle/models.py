@@ -15,7 +15,7 @@ from pytest_amp import torch_private
 from pytest_amp.data_files import toml
 from pytest_amp.data_files.releases import holds_in, release_of
 from pytest_amp.numerics.oracle import formulas, products
-from pytest_amp.numerics.oracle.calls import SILENTLY_WRITTEN
+from pytest_amp.numerics.oracle.conversion import SILENTLY_WRITTEN
 from pytest_amp.numerics.oracle.operation import Operation
 from pytest_amp.text.quoted import quoted
 

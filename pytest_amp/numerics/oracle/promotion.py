@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from pytest_amp import torch_private
-from pytest_amp.numerics.oracle.calls import flattened
+from pytest_amp.numerics.oracle.conversion import flattened
 from pytest_amp.numerics.oracle.operation import is_real
 
 Dtypes = tuple[torch.dtype | None, ...]

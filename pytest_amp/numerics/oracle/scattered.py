@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from pytest_amp.numerics.oracle.meetings import in_turn
+from pytest_amp.numerics.oracle.colliding_updates import in_turn
 from pytest_amp.numerics.oracle.operation import LOW, Operation
 
 #: The index of the argument with the indices of the maxima, by overload.

@@ -10,8 +10,8 @@ import torch
 
 from pytest_amp.cases import Case, Realised
 from pytest_amp.devices import Device
-from pytest_amp.numerics.oracle.local import ObservedCall, Observer
-from pytest_amp.numerics.oracle.places import Places
+from pytest_amp.numerics.oracle.module_places import Places
+from pytest_amp.numerics.oracle.observer import ObservedCall, Observer
 from pytest_amp.numerics.step import run_step
 from pytest_amp.precision import dtype_name
 from pytest_amp.rules import spec

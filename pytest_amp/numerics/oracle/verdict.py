@@ -12,8 +12,8 @@ float64 value before it rounds. Therefore:
   and 3000 in bf16; a second rounding changes a quarter or more. Cancelling sums do come near a tenth, without a larger
   error: therefore a low share counts only if the excess is above SHARE_EXCESS.
 - A nondeterministic reduction (``ANY_ORDER``) makes another draw of its model's error, which may be larger by chance:
-  by the factor ``meetings.spread``, and twice, since it is repeated on other values. The share of equal elements is not
-  checked. Without colliding updates it rounds once, and is compared with that.
+  by the factor ``colliding_updates.spread``, and twice, since it is repeated on other values. The share of equal
+  elements is not checked. Without colliding updates it rounds once, and is compared with that.
 - No threshold applies to a single draw: a low result with a larger error than its model's, such as one whose terms
   cancel in float32 (the gradient of the sum of squares of a norm's output), is computed again on other values, and has
   to be off again.
@@ -31,8 +31,8 @@ from dataclasses import dataclass
 import torch
 
 from pytest_amp.numerics import tolerance
-from pytest_amp.numerics.oracle.local import Agreement, ObservedCall
 from pytest_amp.numerics.oracle.models import ModelName
+from pytest_amp.numerics.oracle.observer import Agreement, ObservedCall
 from pytest_amp.numerics.oracle.operation import LOW
 from pytest_amp.numerics.oracle.sums import most_of_float32, probable, roundoff
 from pytest_amp.precision import dtype_name

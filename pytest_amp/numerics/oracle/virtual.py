@@ -19,7 +19,7 @@ from pytest_amp import torch_private
 from pytest_amp.cases import Realised, map_tensors
 from pytest_amp.failure import AmpFailure
 from pytest_amp.numerics.draws import MASKLESS, Draw, Draws, dependent, draw_of, draws, is_computed, written_by
-from pytest_amp.numerics.oracle.calls import SILENTLY_WRITTEN, operation_of
+from pytest_amp.numerics.oracle.conversion import SILENTLY_WRITTEN, operation_of
 from pytest_amp.numerics.oracle.models import REFUSALS, ModelName, NotModelled, evaluate, model_for
 from pytest_amp.numerics.oracle.operation import WIDE, Operation, is_real, met, rounded, widened
 from pytest_amp.numerics.oracle.promotion import as_real, refusal, returned_dtypes

@@ -23,7 +23,7 @@ from pytest_amp.record import (
     finite,
     flattened,
 )
-from pytest_amp.report import difference as differences
+from pytest_amp.report import differences
 from pytest_amp.report import trend as trends
 from pytest_amp.report.causes import Cause, by_standing, causes, failed, remark
 from pytest_amp.report.cells import TITLES, by_reason, legend, short, together, told_commands, valued

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_amp.numerics.oracle import local, verdict
-from pytest_amp.numerics.oracle.local import Agreement, Observer
+from pytest_amp.numerics.oracle import observer as local
+from pytest_amp.numerics.oracle import verdict
+from pytest_amp.numerics.oracle.observer import Agreement, Observer
 from pytest_amp.numerics.oracle.operation import FLOAT32_FLIPS
 from tests.numerics.planted import kernel
 

@@ -14,7 +14,7 @@ from torch.nn import functional as f
 from pytest_amp.cases import Case
 from pytest_amp.data_files.releases import holds_in, release_of
 from pytest_amp.failure import AmpFailure
-from pytest_amp.numerics.oracle.local import Observer
+from pytest_amp.numerics.oracle.observer import Observer
 from pytest_amp.numerics.oracle.verdict import faults
 from pytest_amp.precision import BF16, FP16, Precision
 from tests.numerics.planted import kernel

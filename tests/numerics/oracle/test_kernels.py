@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as f
 
-from pytest_amp.numerics.oracle.local import Observer
 from pytest_amp.numerics.oracle.models import ModelName
+from pytest_amp.numerics.oracle.observer import Observer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.nn import functional as f
 
 from pytest_amp.data_files.releases import holds_in, release_of
-from pytest_amp.numerics.oracle.local import NEARLY_ALL, Observer
 from pytest_amp.numerics.oracle.models import ModelName
+from pytest_amp.numerics.oracle.observer import NEARLY_ALL, Observer
 from pytest_amp.numerics.oracle.verdict import faults
 from tests.numerics.planted import kernel
 

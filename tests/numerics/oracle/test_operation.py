@@ -10,8 +10,8 @@ import torch
 from pytest_amp import torch_private
 from pytest_amp.data_files.releases import holds_in, release_of
 from pytest_amp.numerics.draws import draws
-from pytest_amp.numerics.oracle.calls import operation_of
-from pytest_amp.numerics.oracle.local import Observer
+from pytest_amp.numerics.oracle.conversion import operation_of
+from pytest_amp.numerics.oracle.observer import Observer
 from pytest_amp.numerics.oracle.operation import WIDE, widened
 from pytest_amp.numerics.oracle.verdict import faults
 

@@ -9,12 +9,12 @@ import sys
 import pytest
 
 TAILS = """
-from tests.numerics.oracle.test_tails import CALLS, shares
+from tests.numerics.oracle.test_vector_remainders import CALLS, shares
 print(min(min(shares(name, dtype)) for name in CALLS for dtype in (torch.bfloat16, torch.float16)))
 """
 #: The logarithm of attention's sums, which shows how exponentials are computed: the worst error, and float32's bound.
 ATTENTION = """
-from pytest_amp.numerics.oracle.local import Observer
+from pytest_amp.numerics.oracle.observer import Observer
 worst = 0.0
 for tokens in (13, 40, 64):
     observer = Observer("cpu", torch.float16)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as f
 
-from pytest_amp.numerics.oracle.local import Observer
+from pytest_amp.numerics.oracle.observer import Observer
 from pytest_amp.numerics.oracle.verdict import faults
 
 pytestmark = pytest.mark.usefixtures("one_thread")

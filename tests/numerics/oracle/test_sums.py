@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as f
 
 from pytest_amp.numerics.oracle import verdict
-from pytest_amp.numerics.oracle.local import ObservedCall, Observer
+from pytest_amp.numerics.oracle.observer import ObservedCall, Observer
 from pytest_amp.numerics.oracle.sums import (
     certain,
     most_of_float32,

@@ -13,8 +13,8 @@ from torch.nn import functional as f
 from pytest_amp.cases import Case, cnn, mlp, wider_zoo
 from pytest_amp.devices import Device, find_device
 from pytest_amp.numerics.oracle import Row, Trace, observed_step, trace_of, verdict
-from pytest_amp.numerics.oracle.local import Observer
-from pytest_amp.numerics.oracle.places import Direction, Places
+from pytest_amp.numerics.oracle.module_places import Direction, Places
+from pytest_amp.numerics.oracle.observer import Observer
 from tests.numerics.planted import broken
 
 CPU = find_device("cpu")

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from pytest_amp.numerics import tolerance
-from pytest_amp.numerics.oracle.local import Agreement, ObservedCall
 from pytest_amp.numerics.oracle.models import Model, ModelName
-from pytest_amp.numerics.oracle.places import Direction, Place
+from pytest_amp.numerics.oracle.module_places import Direction, Place
+from pytest_amp.numerics.oracle.observer import Agreement, ObservedCall
 from pytest_amp.numerics.oracle.sums import most_of_float32, probable
 from pytest_amp.numerics.oracle.verdict import EXCESS, SHARE, SHARE_EXCESS, fault_of, faults
 

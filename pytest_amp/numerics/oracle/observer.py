@@ -16,11 +16,11 @@ import torch
 from pytest_amp import torch_private
 from pytest_amp.numerics.draws import draws
 from pytest_amp.numerics.errors import is_hollow
-from pytest_amp.numerics.oracle.calls import SILENTLY_WRITTEN, operation_of
-from pytest_amp.numerics.oracle.meetings import spread
+from pytest_amp.numerics.oracle.colliding_updates import spread
+from pytest_amp.numerics.oracle.conversion import SILENTLY_WRITTEN, operation_of
 from pytest_amp.numerics.oracle.models import REFUSALS, Model, ModelName, NotModelled, evaluate_both, model_for
+from pytest_amp.numerics.oracle.module_places import Direction, Place, Places
 from pytest_amp.numerics.oracle.operation import Operation, flips, is_real, met, rounded, widened
-from pytest_amp.numerics.oracle.places import Direction, Place, Places
 from pytest_amp.numerics.oracle.promotion import KERNEL_DECIDES, returned_dtypes
 from pytest_amp.numerics.oracle.sums import certain, most_of_float32, other_numbers
 from pytest_amp.precision import FP32
@@ -36,7 +36,7 @@ class Agreement:
     exact), ``ideal`` E(model, exact), both relative L2 for these inputs; ``expected_dtype`` is the dtype of torch's
     type promotion. ``again`` is the agreement for other values, if these may have caused a long or cancelling sum: see
     ``oracle.sums``. ``spread`` is the factor of the error that is due to chance in a nondeterministic reduction: see
-    ``oracle.meetings``.
+    ``oracle.colliding_updates``.
     """
 
     dtype: torch.dtype

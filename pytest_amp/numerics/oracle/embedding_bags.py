@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pytest_amp.numerics.oracle.meetings import in_turn
+from pytest_amp.numerics.oracle.colliding_updates import in_turn
 from pytest_amp.numerics.oracle.operation import LOW, Operation
 
 _SUM, _MEAN = 0, 1

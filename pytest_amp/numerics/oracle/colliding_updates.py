@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from pytest_amp.numerics.oracle.operation import LOW, Operation
-from pytest_amp.numerics.oracle.tails import in_vectors
+from pytest_amp.numerics.oracle.vector_remainders import in_vectors
 
 #: The number of standard deviations that two draws may be apart; a fault has to exceed it twice.
 DEVIATIONS = 3.0

@@ -11,7 +11,7 @@ import torch
 
 from pytest_amp import torch_private
 from pytest_amp.rules import spec
-from pytest_amp.rules.hand_cast import Invocation, cast_by_hand, dtype_argument, is_eligible
+from pytest_amp.rules.manual_casts import Invocation, cast_by_hand, dtype_argument, is_eligible
 from pytest_amp.rules.spec import Coverage, Rule, RuleName
 
 #: The original functions, even while ``asked_for_autocast`` replaces those of ``torch``.

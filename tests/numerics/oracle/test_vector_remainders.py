@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from pytest_amp.numerics.oracle import formulas
-from pytest_amp.numerics.oracle.local import Observer
 from pytest_amp.numerics.oracle.models import ModelName, model_of
+from pytest_amp.numerics.oracle.observer import Observer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
