@@ -234,14 +234,13 @@ class Bound:
 
         before = baseline.before(observation.key)
         assert before is not None
-        worse = observation.verdict is Verdict.REGRESSED
+        relation = "worse than" if observation.verdict is Verdict.REGRESSED else "no longer"
         unit, how = (
             f" {observation.unit}" if observation.unit and _is_number(observation.value) else "",
             moved(observation, before),
         )
         raise AmpFailure(
-            f"{observation.name} on {self._target.id} is {'worse than' if worse else 'no longer'} what the baseline "
-            "has",
+            f"{observation.name} on {self._target.id} is {relation} what the baseline has",
             label_before="baseline",
             before=f"{observation.baseline}{unit} on torch {baseline.torch}",
             now=f"{observation.value}{unit}{f' ({how})' if how else ''} on torch {torch.__version__}, "
