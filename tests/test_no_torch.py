@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from typing import Any
 
@@ -85,7 +86,9 @@ def test_a_project_without_mixed_precision(told: Project, arguments: tuple[str, 
     assert not HEAVY & with_plugin
     added = with_plugin - without
     assert any(name.startswith("pytest_amp") for name in added)
-    assert len(added) <= 10, sorted(added)
+    # Packages are left out: their __init__ has at most imports, and the modules that these load are counted.
+    counted = {name for name in added if not hasattr(importlib.import_module(name), "__path__")}
+    assert len(counted) <= 9, sorted(counted)
 
 
 def test_options_alone_import_no_torch(told: Project) -> None:
