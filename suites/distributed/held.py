@@ -25,7 +25,7 @@ def needs_streams(amp: SuiteAmp) -> None:
         return
     if not hasattr(torch.cpu.Stream(), "record_event"):
         pytest.skip(f"torch {torch.__version__} has no FSDP2 on a CPU: its streams have no events")
-    if release_of(torch.__version__) < (2, 9):  # seen on 2.7.1 and 2.8.0, right on 2.9.1
+    if release_of(torch.__version__) < (2, 9):  # wrong on 2.7.1 and 2.8.0, correct on 2.9.1
         pytest.skip("pytorch/pytorch#162338: FSDP2 on a CPU adds gradients up: gloo's reduce-scatter does not average")
 
 

@@ -84,7 +84,7 @@ def targets(x: Tensor) -> Tensor:
     return torch.arange(x.shape[0], device=x.device) * 3 % x.shape[1]
 
 
-#: Places to which rows are added, several to each.
+#: Indices at which rows are added, several at each.
 PLACES = 7
 
 

@@ -1,4 +1,4 @@
-"""Operators save what their derivative needs for backward, according to a manual count: no more, and no wider."""
+"""Tensors that operators save for backward: by a manual count, no more than the derivative needs, and no wider."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Low-precision inputs without a rule: activations as exact as the format, parametrized weights with gradients."""
+"""Low-precision inputs without a rule: activations as exact as the format, gradients of parametrized weights."""
 
 from __future__ import annotations
 

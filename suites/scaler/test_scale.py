@@ -1,4 +1,4 @@
-"""``scale``: the multiplication, and the time when the scaler's tensors are created."""
+"""``scale``: multiplies tensors and nested sequences of them, and creates the scaler's tensors on first use."""
 
 from __future__ import annotations
 

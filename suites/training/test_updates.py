@@ -1,4 +1,4 @@
-"""Updates arrive: each optimizer, in each implementation, steps in float32 as in float64, up to rounding."""
+"""Updates of the weights: each optimizer, in each implementation, steps in float32 as in float64, up to rounding."""
 
 from __future__ import annotations
 
