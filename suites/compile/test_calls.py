@@ -1,4 +1,4 @@
-"""Forms of calling compiled code (evaluation, keywords, trees of tensors): each follows the region as eager does."""
+"""Calls of compiled code in every form (evaluation, keywords, pytrees) follow the region as eager does."""
 
 from __future__ import annotations
 

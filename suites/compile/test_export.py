@@ -179,7 +179,7 @@ def test_a_compiled_program_keeps_its_regions(amp: SuiteAmp) -> None:
 @pytest.mark.amp_long
 @QUIET
 def test_aot_inductor_keeps_the_regions(amp: SuiteAmp, needs: Callable[[str], str], tmp_path: Path) -> None:
-    """A library compiled ahead of time for any number of rows has casts instead of regions, and follows none."""
+    """A library compiled ahead of time, for any number of rows, has casts for regions; the caller's has no effect."""
     needs("inductor")
     model, batch = _made(amp)
     package = tmp_path / "model.pt2"

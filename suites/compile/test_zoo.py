@@ -1,4 +1,4 @@
-"""Every kind of network compiled against eager: dtypes, outputs, gradients, statistics."""
+"""Every kind of network computes the same compiled as in eager: dtypes, outputs, gradients, statistics."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def whole(_target: Target) -> Iterator[object]:
 
 
 def wider(_target: Target) -> Iterator[object]:
-    """Yield networks, losses and ways of training that users bring."""
+    """Yield the networks, losses and training procedures of users."""
     for case in wider_zoo():
         yield pytest.param(case, id=case.name)
 

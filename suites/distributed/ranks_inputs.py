@@ -108,7 +108,7 @@ def _sharded(inner: nn.Module, rank: Rank, settings: Mapping[str, Any]) -> Any:
 
 
 def takes(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a module's view of a float32 input in every form, and the input's gradient, with those of manual casts."""
+    """Return a float32 input as the module receives it, in each form, and its gradient, with those of manual casts."""
     torch.manual_seed(settings["seed"])
     inner = _Takes().to(rank.device)
     alone = copy.deepcopy(inner.layer).to(low_dtype(settings))

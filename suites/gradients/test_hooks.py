@@ -1,4 +1,4 @@
-"""Hooks of every kind see the gradients that arrive; a graph that is used twice gives them twice."""
+"""Hooks of every kind see the gradients that arrive; backward through a retained graph gives the same ones again."""
 
 from __future__ import annotations
 

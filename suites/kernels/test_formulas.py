@@ -1,4 +1,4 @@
-"""Operators against their formulas in float64, which also shows errors that all dtypes share."""
+"""Operators agree with their formulas in float64, which also detects errors that all dtypes share."""
 
 from __future__ import annotations
 

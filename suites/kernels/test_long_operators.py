@@ -1,4 +1,4 @@
-"""Each operator on low-precision values, with a rule or without: its error is its rounding, at every length."""
+"""Each operator on low-precision values, with a rule or without, is off by its rounding only, at every length."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Products with every argument: stride, dilation, groups, padding, scale, shape; each is cast as the plain one is."""
+"""Products with non-default arguments (stride, dilation, groups, padding, scale, shape) are cast like the defaults."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def _first(parameter: nn.Parameter) -> float:
 
 
 def _give(parameter: nn.Parameter, bad: float | None = None) -> None:
-    """Set a scaled gradient of ones, with ``bad`` at its end."""
+    """Set a scaled gradient of ones, with ``bad`` as its last element."""
     parameter.grad = torch.full_like(parameter, _SCALE)
     if bad is not None:
         parameter.grad[-1] = bad
@@ -275,7 +275,7 @@ def _fused(target: Target) -> list[str]:
 def test_nothing_is_left_on_a_fused_optimizer(
     amp: SuiteAmp, amp_scaler: ScalerFactory, name: str, bad: float | None
 ) -> None:
-    """``grad_scale`` and ``found_inf`` are removed again, so that a later ``step`` of the optimizer is a plain one."""
+    """``grad_scale`` and ``found_inf`` are removed afterwards: a later ``step`` of the optimizer ignores the scaler."""
     parameter = _parameter(amp)
     optimizer = getattr(torch.optim, name)([parameter], lr=0.5, fused=True)
     scaler = _started(amp, amp_scaler(init_scale=_SCALE))

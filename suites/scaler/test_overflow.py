@@ -1,4 +1,4 @@
-"""Overflow: an inf or NaN in any gradient skips the whole step: no parameter and no optimizer state changes."""
+"""An inf or NaN in any gradient skips the whole step: no parameter and no optimizer state changes."""
 
 from __future__ import annotations
 

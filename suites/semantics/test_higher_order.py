@@ -94,7 +94,7 @@ def test_what_it_calls_is_in_the_region(amp: SuiteAmp, call: str, region: str) -
 
 
 def test_a_batch_of_gradients_is_its_gradients(amp: SuiteAmp) -> None:
-    """``is_grads_batched`` is, row for row, one backward pass each, in float32 beyond the low dtype."""
+    """``is_grads_batched`` gives the gradients of one backward pass for each row, beyond the low dtype's precision."""
     device = amp.device.torch_device
     x, weight = (tensor.requires_grad_() for tensor in _tensors(amp, (5, 24), (16, 24)))
     with amp.autocast():

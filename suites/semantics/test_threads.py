@@ -111,7 +111,7 @@ def test_replicas_in_threads_compute_what_one_thread_computes(amp: SuiteAmp) -> 
     for gradient, parameter in zip(gradients, model.parameters(), strict=True):
         assert gradient is not None
         assert parameter.grad is not None
-        # Four copies or one: the sum over the parts is rounded before or after.
+        # Each thread casts the weight, one thread casts it once: the sum over the parts is rounded before or after.
         assert torch.allclose(gradient, parameter.grad, rtol=8 * amp.precision.u, atol=8 * amp.precision.u)
 
 
@@ -132,7 +132,7 @@ def test_a_region_where_only_some_threads_enter_one(amp: SuiteAmp) -> None:
 
 
 def test_backward_in_another_thread_is_outside_every_region(amp: SuiteAmp) -> None:
-    """Backward of a graph from a region here runs in another thread, and the products stay low."""
+    """Backward of a graph that was recorded in a region runs in a different thread; products stay low-precision."""
     layer = nn.Linear(8, 8, bias=False).to(amp.device.torch_device)
     observed: list[bool] = []
     with amp.autocast():
