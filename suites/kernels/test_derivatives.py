@@ -1,4 +1,4 @@
-"""Gradients in float64 are derivatives of their functions: the reference of low-precision gradients is correct."""
+"""Float64 gradients along every argument are the derivatives: the reference of low-precision gradients is correct."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Common training loops converge as in float32: micro-batches, clipping, schedulers, weight averages, nullcontext.
 
-The check is the public one, ``amp.check_training``.
+The check is the public one, ``amp.check_training``. It reports a backward pass inside the region.
 """
 
 from __future__ import annotations
