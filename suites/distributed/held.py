@@ -20,7 +20,7 @@ from .models import Tensors
 
 
 def needs_streams(amp: SuiteAmp) -> None:
-    """Skip on a CPU where torch lacks the stream events and the averages that FSDP2 relies on."""
+    """Skip on a CPU if torch lacks the stream events or the averaging reduce-scatter that FSDP2 requires."""
     if amp.device.type != "cpu":
         return
     if not hasattr(torch.cpu.Stream(), "record_event"):
@@ -30,7 +30,7 @@ def needs_streams(amp: SuiteAmp) -> None:
 
 
 def settings(amp: SuiteAmp, **more: Any) -> dict[str, Any]:
-    """Return the settings that every program receives."""
+    """Return the settings that every function on a rank receives."""
     return {"seed": amp.config.seed, "dtype": amp.precision.dtype_name, **more}
 
 

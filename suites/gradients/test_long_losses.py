@@ -28,7 +28,7 @@ def test_losses_and_their_gradients(amp: SuiteAmp, name: str) -> None:
 @pytest.mark.filterwarnings("ignore:reduction. 'mean' divides:UserWarning")
 @pytest.mark.parametrize("name", LOSSES)
 def test_reduced_losses_are_not_rounded(amp: SuiteAmp, name: str) -> None:
-    """Single losses are low-precision values by chance once in some thousand cases; two of them, in millions."""
+    """A single loss is representable in low precision by chance once in some thousand cases; two are, in millions."""
     device = amp.device.torch_device
     logits, targets = torch.randn(1024, 24).to(device, amp.dtype), torch.randn(1024, 24).to(device)
     reduced = []

@@ -180,7 +180,7 @@ def test_interleaved_tasks_leave_the_state_as_it_was(amp: SuiteAmp) -> None:
 
 
 def test_a_decorated_coroutine_function_runs_outside(amp: SuiteAmp) -> None:
-    """The region is around the call that creates the coroutine, as for generators: today's behaviour."""
+    """The region covers only the call that creates the coroutine, as for generators: torch's current behaviour."""
 
     @torch.autocast(amp.device.type, amp.dtype)
     async def request() -> torch.dtype:

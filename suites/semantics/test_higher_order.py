@@ -59,7 +59,7 @@ def _future(amp: SuiteAmp) -> Tensor:
     return result
 
 
-#: Each returns a product of its function, which is low-precision in a region.
+#: Each returns the product that its function computes, which is low-precision in a region.
 CALLS: dict[str, Callable[[SuiteAmp], Tensor]] = {
     "torch.cond": _cond,
     "flex_attention": _flex,
@@ -110,5 +110,5 @@ def test_a_batch_of_gradients_is_its_gradients(amp: SuiteAmp) -> None:
         expected = torch.stack([gradients[index] for gradients in alone])
         error = relative_error(batch, expected)
         assert error <= amp.precision.u, f"gradients of argument {index} are off those of single passes by {error:.3g}"
-    # Gradients that reach the weight beside the product have all of float32's bits.
+    # Gradients that reach the weight outside the product have full float32 precision.
     amp.check_fp32(together[1], name="the batch of gradients")

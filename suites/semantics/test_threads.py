@@ -116,7 +116,7 @@ def test_replicas_in_threads_compute_what_one_thread_computes(amp: SuiteAmp) -> 
 
 
 def test_a_region_where_only_some_threads_enter_one(amp: SuiteAmp) -> None:
-    """Replicas without a region compute in float32, beside one that has a region."""
+    """Replicas without a region compute in float32 while another replica is in a region."""
     matrix = torch.randn(8, 8, device=amp.device.torch_device)
     together = threading.Barrier(2, timeout=60)
 
@@ -254,7 +254,7 @@ def test_a_loader_in_this_process_loads_in_the_region(amp: SuiteAmp) -> None:
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # Python 3.12 on: the process has threads
 def test_a_loaders_forked_workers_are_in_the_region(amp: SuiteAmp) -> None:
-    """A fork copies the iterating thread with its region: today's behaviour, documented by this test."""
+    """A fork copies the iterating thread with its region: torch's current behaviour, documented by this test."""
     rows = _rows(amp, num_workers=1, multiprocessing_context="fork")
     amp.observe("in a forked DataLoader worker, autocast is on", rows[0][0] == 1.0, kind="state")
     assert rows == [_row_in_the_region(amp)] * 4
@@ -266,7 +266,7 @@ def test_a_loaders_spawned_workers_are_outside(amp: SuiteAmp) -> None:
 
 
 def test_operators_on_several_threads_compute_in_the_region(amp: SuiteAmp) -> None:
-    """Use several of torch's own threads, where other tests use one: the same dtypes, and values up to rounding."""
+    """Use several intra-op threads, where other tests use one: the same dtypes, and the same values up to rounding."""
     weights = {name: torch.randn(shape).to(amp.device.torch_device) for name, (shape, _) in OPERATORS.items()}
     actual = []
     before = torch.get_num_threads()
