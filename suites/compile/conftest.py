@@ -14,7 +14,7 @@ from pytest_amp.amp import SuiteAmp
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run the tests of inductor first, one after the other, so that only one worker of a few starts inductor."""
+    """Run the tests of inductor first and consecutively, so that only one of a few workers starts inductor."""
     here = [index for index, item in enumerate(items) if item.path.parent == Path(__file__).parent]
     tests = [items[index] for index in here]
     tests.sort(key=lambda item: "needs" not in getattr(item, "fixturenames", ()))
@@ -24,7 +24,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def compiled_apart(request: pytest.FixtureRequest, amp: SuiteAmp) -> Iterator[None]:
-    """Remove what an earlier test compiled, and leave nothing behind."""
+    """Clear compiled code before and after the test."""
     from pytest_amp.compiled import folder, sandbox
 
     with sandbox(folder(request, amp.target)):

@@ -1,4 +1,4 @@
-"""Small functions with regions in them, and a way to run one in an ambient region, in eager and compiled."""
+"""Functions that contain autocast regions, and helpers that run one in an ambient region, eagerly or compiled."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ from pytest_amp.precision import dtype_name
 from .releases import DTYPE_IS_GUARDED
 
 Tensors = list[torch.Tensor]
-#: Takes a batch and matrices, of which each is used once: a second use would read eager's cast cache.
+#: Function of a batch and matrices. It uses each matrix once: a second use would hit eager's autocast weight cache.
 Program = Callable[[torch.Tensor, Tensors], Tensors]
 
-#: The other autocast dtype, for which an inner region may ask.
+#: The other low-precision dtype, which an inner region may use.
 OTHER = {torch.bfloat16: torch.float16, torch.float16: torch.bfloat16}
-#: The ambient states of a compiled function, in turn. Where the dtype is no guard (releases.GUARDS_DTYPE, which
-#: test_recompilation.py shows) the other dtype would say nothing of a region inside.
+#: Ambient states in which a compiled function is called, in this order. Without a guard on the autocast dtype
+#: (releases.DTYPE_IS_GUARDED, checked by test_recompilation.py) a call in the other dtype reuses the compiled code of
+#: the first, and would test nothing of the regions inside.
 AMBIENT = ("none", "low", "other", "disabled") if DTYPE_IS_GUARDED else ("none", "low", "disabled")
-#: AOTAutograd traces the graphs of Dynamo: an error of one is an error of the other.
+#: ``aot_eager`` traces Dynamo's graphs with AOTAutograd, so it shows Dynamo's errors, too.
 BACKENDS = pytest.mark.parametrize("backend", [pytest.param("eager", marks=pytest.mark.amp_long), "aot_eager"])
 _SIZE = 16
 _MATRICES = 6
@@ -41,7 +42,7 @@ def ambient(amp: SuiteAmp, kind: str) -> contextlib.AbstractContextManager[None]
 
 
 def programs(device_type: str, low: torch.dtype) -> Mapping[str, Program]:  # noqa: C901, PLR0915  # one table
-    """Return functions by name, one for each kind of region inside a function."""
+    """Return the programs by name, one for each way in which a function can contain a region."""
     other = OTHER[low]
 
     def none(x: torch.Tensor, w: Tensors) -> Tensors:
@@ -155,12 +156,12 @@ class Ran:
     gradients: list[torch.Tensor | None]
 
     def dtypes(self) -> list[str]:
-        """Return the dtypes of the outputs by name, in the form of observations."""
+        """Return the names of the outputs' dtypes, as observations record them."""
         return [dtype_name(value.dtype) for value in self.outputs]
 
 
 def evaluate(amp: SuiteAmp, program: Program, kind: str, *, dtype: torch.dtype = torch.float32) -> Ran:
-    """Call a function once in an ambient region, without gradients, which halves the work of a compiler."""
+    """Call a program once in an ambient region under ``no_grad``, which halves the compile time."""
     batch, *matrices = _drawn(amp, dtype, _SIZE)
     with torch.no_grad(), ambient(amp, kind):
         outputs = program(batch.clone(), matrices)
@@ -168,7 +169,7 @@ def evaluate(amp: SuiteAmp, program: Program, kind: str, *, dtype: torch.dtype =
 
 
 def _drawn(amp: SuiteAmp, dtype: torch.dtype, size: int) -> Tensors:
-    """Return a batch and matrices, the same ones each time."""
+    """Return a seeded batch and seeded matrices, the same in every call."""
     torch.manual_seed(amp.config.seed)
     drawn = [torch.randn(size, size) for _ in range(1 + _MATRICES)]
     return [tensor.to(amp.device.torch_device, dtype).requires_grad_() for tensor in drawn]
@@ -186,7 +187,7 @@ def run(  # noqa: PLR0913  # computation, place, and inputs
     """Call a function in an ambient region, and run backward outside of it, or ``inside``."""
     batch, *matrices = _drawn(amp, dtype, size)
     with ambient(amp, kind):
-        # A copy is no leaf, and autocast keeps casts of leaves only.
+        # The clone is not a leaf: autocast caches casts of leaves only.
         outputs = program(batch.clone(), matrices)
         loss = torch.stack([output.to(dtype).square().mean() for output in outputs]).sum()
         if inside:
@@ -198,7 +199,7 @@ def run(  # noqa: PLR0913  # computation, place, and inputs
 
 
 def expect_same_dtypes(amp: SuiteAmp, what: str, actual: Ran, eager: Ran) -> None:
-    """Raise AmpFailure unless outputs have eager's dtypes, in its order."""
+    """Raise AmpFailure unless the outputs have the dtypes of eager, in the same order."""
     if actual.dtypes() != eager.dtypes():
         raise AmpFailure(
             f"{what} on {amp.target.id} computes in other dtypes when it is compiled",
@@ -218,11 +219,11 @@ def expect_same_values(  # noqa: PLR0913  # values, reference, and computation
     *,
     fused: bool = False,
 ) -> None:
-    """Raise AmpFailure unless values are eager's: bitwise equal on a CPU, elsewhere equal except for the order of sums.
+    """Raise AmpFailure unless values equal eager's: bitwise on a CPU, up to the order of summation on other devices.
 
-    Equal means within MEDIAN_DISTANCE of eager's own error, which the oracle allows between kernels that sum in a
-    different order (``pytest_amp.numerics.tolerance``); WORST_DISTANCE where kernels are ``fused`` and round less
-    often.
+    Kernels that sum in a different order may differ by MEDIAN_DISTANCE times eager's error against float64, as in the
+    oracle (``pytest_amp.numerics.tolerance``). ``fused`` kernels round less often: they may differ by WORST_DISTANCE
+    times that error.
     """
     share = tolerance.WORST_DISTANCE if fused else tolerance.MEDIAN_DISTANCE
     reference = [*exact.outputs, *exact.gradients][-len(eager) :] if eager else []

@@ -15,7 +15,7 @@ _RELEASE = release_of(torch.__version__)
 HAS_BACKWARD_SETTING = pytest.mark.skipif(
     _RELEASE < (2, 9), reason="torch has backward_pass_autocast since 2.9 (pytorch/pytorch#156356)"
 )
-#: In earlier releases code that was compiled for one dtype runs in a region of the other.
+#: Earlier releases reuse code that was compiled for one autocast dtype in a region of the other.
 DTYPE_IS_GUARDED = _RELEASE >= (2, 7)
-#: In backward, silu is made of five operators in the traces of 2.9 and older, each of which rounds.
+#: Traces of 2.9 and older decompose the backward of silu into five operators, each of which rounds.
 TAKES_NOTHING_APART = _RELEASE >= (2, 11)

@@ -1,4 +1,4 @@
-"""Changes between two calls of one compiled callable: of the region, the weights, the mode and the caches."""
+"""Changes of the region, the weights, the mode and the caches between two calls of one compiled callable."""
 
 from __future__ import annotations
 

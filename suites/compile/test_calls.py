@@ -1,4 +1,4 @@
-"""Forms of calling compiled code (evaluation, keywords, trees of tensors): each follows the region as eager does."""
+"""Calls of compiled code in every form (evaluation, keywords, pytrees) follow the region as eager does."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pytest_amp.precision import dtype_name
 
 from .programs import ambient
 
-# Whether a region is followed on the way in has nothing to do with its dtype, which test_ambient.py changes.
+# One dtype is enough: how a call passes its arguments does not depend on it, and test_ambient.py changes the dtype.
 pytestmark = pytest.mark.amp(dtypes=["bf16"])
 
 

@@ -12,7 +12,7 @@ from pytest_amp.failure import AmpFailure
 from .programs import OTHER, Ran, Tensors, expect_same_dtypes
 
 _ROWS, _COLUMNS = 4, 8
-#: On small integers each of these is exact in either low dtype, in whatever order it is computed.
+#: Each of these is exact on small integers in either low-precision dtype, in any order of evaluation.
 _OPERATORS: Mapping[str, Callable[[torch.Tensor, torch.dtype], torch.Tensor]] = {
     "cumsum": lambda x, dtype: x.cumsum(1, dtype=dtype),
     "cumprod": lambda x, dtype: x.cumprod(1, dtype=dtype),

@@ -15,7 +15,7 @@ from pytest_amp.torch_private import Call, Traced, recorded_calls, tracing_backe
 
 #: Operators whose dtypes matter; the remaining ones follow their dtypes.
 _HEAVY = ("mm", "convolution", "attention", "softmax")
-#: Functional forms have other names when traced, and fake kernels other dtypes of saved statistics: the input's counts.
+#: Functional forms have other names in traces, and fake kernels other dtypes of saved statistics: only inputs count.
 _NORMS = ("batch_norm", "layer_norm")
 
 

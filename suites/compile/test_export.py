@@ -149,7 +149,7 @@ def test_a_program_that_is_exported_in_a_region_keeps_its_own(amp: SuiteAmp, cal
 
 @QUIET
 def test_a_program_with_dynamic_shapes_is_trained_in_its_regions(amp: SuiteAmp) -> None:
-    """Gradients for a size other than that of the export are those of the model."""
+    """Gradients for a size different from that of the export equal those of the model."""
     model, batch = _made(amp)
     program = _dynamic(model, batch).module()
     other = torch.randn(7, 16, device=amp.device.torch_device)
@@ -179,7 +179,7 @@ def test_a_compiled_program_keeps_its_regions(amp: SuiteAmp) -> None:
 @pytest.mark.amp_long
 @QUIET
 def test_aot_inductor_keeps_the_regions(amp: SuiteAmp, needs: Callable[[str], str], tmp_path: Path) -> None:
-    """A library compiled ahead of time for any number of rows has casts instead of regions, and follows none."""
+    """A library compiled ahead of time, for any number of rows, has casts for regions; the caller's has no effect."""
     needs("inductor")
     model, batch = _made(amp)
     package = tmp_path / "model.pt2"

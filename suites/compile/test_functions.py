@@ -82,7 +82,7 @@ def _regions(device_type: str, low: torch.dtype) -> Program:
 
 @BACKENDS
 def test_a_custom_function_with_regions_of_its_own_computes_in_them(amp: SuiteAmp, backend: str) -> None:
-    """Regions of the function's own decide in any ambient region: eager's dtypes, outputs and gradients."""
+    """The function's own regions take precedence over any ambient region: eager's dtypes, outputs and gradients."""
     function = _regions(amp.device.type, amp.dtype)
     compiled = torch.compile(function, backend=backend, fullgraph=True)
     for ambient in AMBIENT:

@@ -22,7 +22,7 @@ def _product(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
 
 
 def _nothing() -> None:
-    """Do nothing; left to Python, it is a graph break."""
+    """Do nothing; disabled for the compiler, the call is a graph break."""
 
 
 def functions(device_type: str, low: torch.dtype, *, broken: bool) -> dict[str, Program]:

@@ -20,7 +20,7 @@ _EMULATED = (("emulate_precision_casts", True),)
 
 
 def _rounded_to(dtype: torch.dtype) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
-    """Return a function that rounds a product to ``dtype`` and back explicitly, with float32 operators after it."""
+    """Return a function that casts a product to ``dtype`` and back, and continues in float32."""
 
     def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         rounded = (x @ w).to(dtype).float()
@@ -35,12 +35,12 @@ def _options(emulated: bool) -> dict[str, Any] | None:  # noqa: FBT001  # a para
 
 @pytest.mark.parametrize("emulated", [False, True], ids=["default", "emulated"])
 def test_a_round_trip_by_hand_rounds(amp: SuiteAmp, needs: Callable[[str], str], *, emulated: bool) -> None:
-    """An explicit ``.to(low).float()`` rounds as in eager; in a fused kernel, with ``emulate_precision_casts``."""
+    """An explicit ``.to(low).float()`` rounds in fused kernels as in eager, also with ``emulate_precision_casts``."""
     function, exact = _rounded_to(amp.dtype), _rounded_to(torch.float32)
     x, w = (torch.randn(64, 64, device=amp.device.torch_device) for _ in range(2))
     compiled = torch.compile(function, backend=needs("inductor"), fullgraph=True, options=_options(emulated))
     far, rounding = relative_error(compiled(x, w), function(x, w)), relative_error(function(x, w), exact(x, w))
-    # The remaining difference is float32's: sums of 64 products in another order.
+    # The remaining difference is float32 rounding: sums of 64 products in a different order.
     allowed = tolerance.LEAST * rounding
     if not far <= allowed:
         raise AmpFailure(
@@ -62,7 +62,7 @@ def _networks(_target: Target) -> Iterator[object]:
 @pytest.mark.amp_long
 @pytest.mark.amp_parametrize("case", _networks)
 def test_emulated_casts_round_as_eager_does(amp: SuiteAmp, needs: Callable[[str], str], case: Case) -> None:
-    """Fused kernels with ``emulate_precision_casts`` have at least half of eager's error, in the median."""
+    """With ``emulate_precision_casts`` fused kernels round, too: their median error is at least half of eager's."""
     how = Compilation(backend=needs("inductor"), fullgraph=True, options=_EMULATED)
     prediction = predict(case, case.realise(seed=amp.config.seed), amp.device, amp.precision, seed=amp.config.seed)
     eager, compiled_run, _ = eager_and_compiled(case, how, amp.conditions, loss_scale=prediction.loss_scale)
@@ -82,7 +82,7 @@ def test_emulated_casts_round_as_eager_does(amp: SuiteAmp, needs: Callable[[str]
 
 
 def test_casts_of_autocast_survive_fusion(amp: SuiteAmp, needs: Callable[[str], str]) -> None:
-    """Products return rounded low-precision values: the float32 operator behind one sees rounded values."""
+    """A float32 operator that is fused with a product reads the product's rounded low-precision values."""
 
     def function(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         low = x @ w

@@ -89,7 +89,7 @@ def test_gradients_are_those_of_eager(amp: SuiteAmp, program: str, ambient: str)
     expect_same_values(amp, what, [*actual.outputs, *actual.gradients], [*eager.outputs, *eager.gradients], exact)
 
 
-#: By inductor one program is the most informative, and the remaining ones are in the long tier.
+#: With inductor the default tier runs the most informative program, the long tier all of them.
 _MORE = pytest.mark.amp_long
 #: Regions of both dtypes are in it.
 _ONE = [pytest.mark.amp(dtypes=["bf16"])]

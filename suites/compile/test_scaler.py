@@ -86,8 +86,8 @@ def test_a_compiled_optimizer_is_skipped_and_keeps_float32(amp: SuiteAmp, backen
     assert compiled_graphs() > graphs, "the optimizer's step was not compiled"
     assert scales == found_scales
     for start, left, right in zip(before, weights, actual, strict=True):
-        # Compiled, AdamW is its capturable self, which computes the size of a step in float32: no rounding of the
-        # low dtype, but one that may reverse the direction in which gradients round.
+        # The compiled AdamW is the capturable one, which computes the step size in float32. That float32 rounding may
+        # reverse the direction in which low-precision gradients round later.
         moved = left - start.detach().to(left.device)
         off = (right - left).norm() / moved.norm()
         assert off <= amp.precision.u * amp.config.tolerance_scale, f"off by {float(off):.2g} of what training moved"

@@ -1,4 +1,4 @@
-"""Every kind of network compiled against eager: dtypes, outputs, gradients, statistics."""
+"""Every kind of network computes the same compiled as in eager: dtypes, outputs, gradients, statistics."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def whole(_target: Target) -> Iterator[object]:
 
 
 def wider(_target: Target) -> Iterator[object]:
-    """Yield networks, losses and ways of training that users bring."""
+    """Yield the networks, losses and training procedures of users."""
     for case in wider_zoo():
         yield pytest.param(case, id=case.name)
 
@@ -37,10 +37,10 @@ def wider(_target: Target) -> Iterator[object]:
 def wider_traced(_target: Target) -> Iterator[object]:
     """Yield the wider zoo as AOTAutograd traces it.
 
-    Attention by its formula, which is all attention on a CPU, computes in float32 inside of the operator, and its
-    backward is traced in the region: a known fault. Eager accumulates the gradients of a weight that is used several
-    times in the low dtype, since it casts the weight once; a trace casts it for each use. Without the cache eager gives
-    the trace's bits.
+    The math back end of attention, the only one on a CPU, computes in float32 inside the operator, and its backward is
+    traced in the region: a known fault. The case ``accumulated`` is left out. Eager casts a weight once that is used
+    several times, and accumulates its gradients in the low dtype; a trace casts it for each use. Without the weight
+    cache eager has the trace's bits.
     """
     for case in wider_zoo():
         if case.name != "accumulated":

@@ -20,17 +20,17 @@ from .models import Tensors
 
 
 def needs_streams(amp: SuiteAmp) -> None:
-    """Skip on a CPU where torch lacks the stream events and the averages that FSDP2 relies on."""
+    """Skip on a CPU if torch lacks the stream events or the averaging reduce-scatter that FSDP2 requires."""
     if amp.device.type != "cpu":
         return
     if not hasattr(torch.cpu.Stream(), "record_event"):
         pytest.skip(f"torch {torch.__version__} has no FSDP2 on a CPU: its streams have no events")
-    if release_of(torch.__version__) < (2, 9):  # seen on 2.7.1 and 2.8.0, right on 2.9.1
+    if release_of(torch.__version__) < (2, 9):  # wrong on 2.7.1 and 2.8.0, correct on 2.9.1
         pytest.skip("pytorch/pytorch#162338: FSDP2 on a CPU adds gradients up: gloo's reduce-scatter does not average")
 
 
 def settings(amp: SuiteAmp, **more: Any) -> dict[str, Any]:
-    """Return the settings that every program receives."""
+    """Return the settings that every function on a rank receives."""
     return {"seed": amp.config.seed, "dtype": amp.precision.dtype_name, **more}
 
 

@@ -1,4 +1,4 @@
-"""DDP's communication hooks by name, with the states that they want."""
+"""DDP's communication hooks by name, with the state that each requires."""
 
 from __future__ import annotations
 

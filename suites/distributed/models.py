@@ -46,7 +46,7 @@ def whole(name: str) -> Case:
 
 
 def loss_in_one(model: nn.Module, rows: Tensors) -> Tensors:
-    """Return the loss without a cast of its own, so that the case runs in float64, too."""
+    """Return the loss without casting the logits, so that the case runs in float64, too."""
     logits = model(rows["inputs"])
     return {"loss": f.cross_entropy(logits, rows["targets"]), "logits": logits}
 
@@ -68,7 +68,7 @@ class Keeping(nn.Module):
 
 
 def state_of(seed: int, number: int) -> Tensors:
-    """Return values of one rank, in every dtype that buffers have; no lower dtype represents them."""
+    """Return values of one rank for each dtype of buffers; they are not representable in a lower precision."""
     generator = torch.Generator().manual_seed(1000 * seed + number)
     drawn = {
         name: torch.randn(HIDDEN, dtype=torch.float64, generator=generator).to(dtype)

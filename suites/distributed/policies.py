@@ -1,4 +1,4 @@
-"""Policies of mixed precision by name, with the dtypes that each should send and the gradients that it should give."""
+"""Mixed-precision policies by name, with the expected dtypes of messages and the expected gradients."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Policy:
 
 
 def averaged(parts: list[Tensors], dtype: torch.dtype) -> Tensors:
-    """Return the mean, cast to ``dtype`` and added in it; float32 in the end. fp16 is divided first, for its range."""
+    """Return the float32 mean of values cast to ``dtype`` and summed in it; fp16 divides first, to stay in range."""
     if dtype is torch.float16:
         return mean(parts, dtype)
     cast = [{name: value.to(dtype) for name, value in part.items()} for part in parts]

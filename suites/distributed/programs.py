@@ -1,4 +1,4 @@
-"""Shared parts of the ranks' programs: the model on their device, and the form of their answers."""
+"""Helpers of the functions that run on each rank: the model on the rank's device, and the form of its results."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .models import Tensors, realised, rows_of
 
 
 def dtype_of(name: str | None) -> torch.dtype | None:
-    """Return torch's dtype for a name of JSON, as ``float32``."""
+    """Return torch's dtype for its name in JSON, such as ``float32``."""
     return None if name is None else getattr(torch, name)
 
 
@@ -43,5 +43,5 @@ def full(value: Any) -> torch.Tensor:
 
 
 def sent(calls: list[Any]) -> list[list[str]]:
-    """Return collectives in the form of answers: kind and dtypes."""
+    """Return the kind and the dtypes of each recorded collective, as part of a result."""
     return [[call.kind, *call.dtypes] for call in calls]

@@ -1,4 +1,4 @@
-"""Programs of ranks: accumulated gradients of micro-batches, with a reduction after each or after some."""
+"""Functions that run on each rank: gradient accumulation, with a reduction after each micro-batch or after some."""
 
 from __future__ import annotations
 

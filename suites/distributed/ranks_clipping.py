@@ -1,4 +1,4 @@
-"""Programs of ranks: the norm of sharded gradients, clipping, and whole state dicts."""
+"""Functions that run on each rank: norms and clipping of sharded gradients, and full state dicts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .ranks_fsdp import gathered, sharded, wrapped
 
 
 def clip(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Run one step under autocast with FSDP2 or FSDP1: gradients before and after clipping, and the norm."""
+    """Run one step under autocast with FSDP2 or FSDP1; return the norm, and gradients before and after clipping."""
     model, rows = own(rank, settings)
     one_unit = settings["one_unit"]
     parallel: Any = (wrapped if one_unit else sharded)(model, rank, {})
@@ -35,7 +35,7 @@ def clip(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def states(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the whole state dict of a sharded model, beside the one of its creation."""
+    """Return the full state dict of a sharded model, and the state dict from before it was sharded."""
     from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 
     model, _ = own(rank, settings)

@@ -1,4 +1,4 @@
-"""Programs of ranks: collectives that users call themselves, on values of each dtype, in a region."""
+"""Functions that run on each rank: collectives that users call inside a region, on values of each dtype."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int
 
 
 def numbers(seed: int, number: int, dtype: torch.dtype) -> torch.Tensor:
-    """Return values of one rank, which no lower dtype represents, and whose sums over ranks stay in range."""
+    """Return one rank's values: not representable in a lower precision, and small enough to be summed over ranks."""
     generator = torch.Generator().manual_seed(100 * seed + number)
     drawn = torch.randn(NUMBERS, dtype=torch.float64, generator=generator)
     return (drawn * 2.0**45).to(dtype) if dtype is torch.int64 else drawn.to(dtype)
@@ -116,7 +116,7 @@ def _sharded(x: torch.Tensor) -> torch.Tensor:
     return distribute_tensor(x, mesh, [Shard(0)]).full_tensor()
 
 
-#: By name, with the result of every rank, computed from the values of both.
+#: Each collective by name, and a function that computes its result from the values of both ranks.
 COLLECTIVES: dict[str, tuple[Callable[[torch.Tensor], Any], Callable[..., torch.Tensor]]] = {
     "broadcast": (_broadcast, lambda _, second: second),
     "all_reduce": (_all_reduce, torch.add),
@@ -150,7 +150,7 @@ def collect(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def factors(number: int) -> torch.Tensor:
-    """Return the factors of a rank's results; they have no exact low-precision representation."""
+    """Return the weights of a rank's results in its loss; they are not representable in low precision."""
     return torch.arange(NUMBERS) / 100 + number
 
 

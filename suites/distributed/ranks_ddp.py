@@ -1,4 +1,4 @@
-"""Programs of ranks: DistributedDataParallel under autocast."""
+"""Functions that run on each rank: DistributedDataParallel under autocast."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def train(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
 
     model, rows = own(rank, settings)
     if settings.get("overflow"):
-        # Values of one rank only: the remaining ranks learn of it by the reduction.
+        # Values on one rank only: the other ranks receive them through the reduction.
         rows = {**rows, "overflow": torch.tensor(rank.number == 1)}
     parallel = wrapped(model, rank, settings.get("options", {}))
     return train_steps(parallel, rows, rank.device, low_dtype(settings), settings)

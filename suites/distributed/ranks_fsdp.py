@@ -1,4 +1,4 @@
-"""Programs of ranks: FSDP2's ``fully_shard`` and FSDP1's wrapper, with their policies of mixed precision."""
+"""Functions that run on each rank: FSDP2's ``fully_shard`` and FSDP1's wrapper, with mixed-precision policies."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from .training import train_steps
 
 
 def mesh_of(rank: Rank) -> Any:
-    """Return the mesh of all ranks in one dimension."""
+    """Return a one-dimensional device mesh of all ranks."""
     from torch.distributed.device_mesh import init_device_mesh
 
     return init_device_mesh(rank.device.type, (rank.size,))
 
 
 def sharded(model: nn.Module, rank: Rank, policy: Mapping[str, Any]) -> Any:
-    """Shard each linear layer in a group of its own, the remaining parameters in the root's."""
+    """Shard each linear layer as its own parameter group; the root's group has the remaining parameters."""
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     mesh = mesh_of(rank)
@@ -40,7 +40,7 @@ def sharded(model: nn.Module, rank: Rank, policy: Mapping[str, Any]) -> Any:
 
 
 def wrapped(model: nn.Module, rank: Rank, policy: Mapping[str, Any]) -> Any:
-    """Return FSDP1 with one flat parameter; ``named_parameters`` has the original ones."""
+    """Wrap the model in FSDP1 as one flat parameter; ``named_parameters`` returns the original parameters."""
     from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision
 
     dtypes: Any = {name: dtype_of(policy.get(name)) for name in ("param_dtype", "reduce_dtype", "buffer_dtype")}
@@ -89,7 +89,7 @@ def step_of_one_unit(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _stepped(parallel: nn.Module, rows: Any, rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the facts of a step that both wrappers have."""
+    """Run one step, and return the observations that FSDP1 and FSDP2 share."""
     with recorded_collectives() as calls, _seen(parallel) as layer_dtypes:
         outputs = backward(parallel, rows, lambda: rank.autocast(low_dtype(settings), enabled=settings["region"]))
     return {
@@ -102,7 +102,7 @@ def _stepped(parallel: nn.Module, rows: Any, rank: Rank, settings: Mapping[str, 
 
 
 def gathered(parallel: Any) -> Tensors:
-    """Return the gradients of FSDP1's flat parameter, whole and by name."""
+    """Return the unsharded gradients of FSDP1's flat parameter by the original names."""
     from torch.distributed.fsdp import FullyShardedDataParallel
 
     with FullyShardedDataParallel.summon_full_params(parallel, with_grads=True):
@@ -110,7 +110,7 @@ def gathered(parallel: Any) -> Tensors:
 
 
 class _Tabled(nn.Module):
-    """Module with two buffers, one of integers; FSDP1 itself excludes a batch norm from mixed precision."""
+    """Module with a float and an integer buffer; a batch norm would not do, since FSDP1 exempts it from the policy."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -127,7 +127,7 @@ class _Tabled(nn.Module):
 
 
 def buffers(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the dtypes of buffers that forward sees within FSDP1 or FSDP2 (``unit``)."""
+    """Return the dtypes of the buffers inside ``forward`` under FSDP1 or FSDP2 (``unit``)."""
     torch.manual_seed(settings["seed"])
     model = _Tabled().to(rank.device)
     parallel = {"FSDP1": wrapped, "FSDP2": sharded}[settings["unit"]](model, rank, settings["policy"])
@@ -136,7 +136,7 @@ def buffers(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def evaluate(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Evaluate in each grad mode; ``unit`` names the wrapper that shards."""
+    """Evaluate in each grad mode under FSDP1 or FSDP2 (``unit``)."""
     model, rows = own(rank, settings)
     shard = {"FSDP1": wrapped, "FSDP2": sharded}[settings["unit"]]
     parallel = shard(model, rank, settings["policy"])
@@ -145,7 +145,7 @@ def evaluate(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def train(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Train some steps with FSDP2; one rank's loss may overflow."""
+    """Train some steps with FSDP2; with ``overflow``, the loss of rank 1 overflows."""
     model, rows = own(rank, settings)
     if settings.get("overflow"):
         rows = {**rows, "overflow": torch.tensor(rank.number == 1)}
@@ -154,7 +154,7 @@ def train(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def train_one_unit(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Train some steps with FSDP1 and its own scaler; weights stay sharded."""
+    """Train some steps with FSDP1 and its ShardedGradScaler; weights stay sharded."""
     import torch.distributed as dist
     from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 
@@ -168,7 +168,7 @@ def train_one_unit(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Late(nn.Module):
-    """Two layers, of which the second is used only on request."""
+    """Two layers, the second of which is used only if ``both`` is set."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -181,7 +181,7 @@ class _Late(nn.Module):
 
 
 def used_late(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Run two micro-batches with one reduction; only the second one uses a certain layer."""
+    """Run two micro-batches with one gradient reduction; the layer ``late`` takes part in the second only."""
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     torch.manual_seed(settings["seed"])
@@ -196,7 +196,7 @@ def used_late(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def beside_tensor_parallel(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Run FSDP2 on a two-dimensional mesh, one dimension of which splits layers; return backward's reductions there."""
+    """Combine FSDP2 with tensor parallelism on a two-dimensional mesh; return the all-reduces of backward."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
     from torch.distributed.tensor import Replicate, Shard
@@ -218,7 +218,7 @@ def beside_tensor_parallel(rank: Rank, settings: Mapping[str, Any]) -> dict[str,
     model = parallelize_module(model, mesh["tensor"], plan)
     policy: Any = {name: dtype_of(value) for name, value in settings["policy"].items()}
     parallel: Any = fully_shard(model, mesh=mesh["data"], mp_policy=MixedPrecisionPolicy(**policy))
-    # Rows in, all rows out: each rank has its share of the sequence before the first split layer.
+    # The input is sharded along the sequence up to the first tensor parallel layer; the output is replicated.
     outputs = loss(parallel, {"inputs": rows["inputs"], "targets": whole["targets"]})
     with recorded_collectives() as calls:
         torch.autograd.backward(outputs["loss"])
@@ -226,7 +226,7 @@ def beside_tensor_parallel(rank: Rank, settings: Mapping[str, Any]) -> dict[str,
 
 
 def unfrozen(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Evaluate once with everything frozen, then train; return the calls of the reduction."""
+    """Evaluate once with all parameters frozen, then run a training step; return its reduce-scatters."""
     model, rows = own(rank, settings)
     parallel = sharded(model, rank, settings["policy"])
     parallel.requires_grad_(requires_grad=False)

@@ -1,4 +1,4 @@
-"""Programs of ranks: hooks of DDP over several iterations, with known gradients."""
+"""Functions that run on each rank: DDP's communication hooks over several iterations, with known gradients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs of ranks: the casts of a mixed precision policy on inputs and outputs of a module, in every form."""
+"""Functions that run on each rank: a policy's casts of a module's inputs and outputs, in every form."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def tensors(value: Any) -> list[torch.Tensor]:
 
 
 class _Takes(nn.Module):
-    """One layer for its floating-point input, in whatever container; the output is in a container, too."""
+    """Layer that takes its floating-point input in any container, and returns its output in a container."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -108,7 +108,7 @@ def _sharded(inner: nn.Module, rank: Rank, settings: Mapping[str, Any]) -> Any:
 
 
 def takes(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a module's view of a float32 input in every form, and the input's gradient, with those of manual casts."""
+    """Return a float32 input as the module receives it, in each form, and its gradient, with those of manual casts."""
     torch.manual_seed(settings["seed"])
     inner = _Takes().to(rank.device)
     alone = copy.deepcopy(inner.layer).to(low_dtype(settings))

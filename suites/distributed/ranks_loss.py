@@ -1,4 +1,4 @@
-"""Programs of ranks: ``loss_parallel``, a loss of logits that are split by classes over ranks."""
+"""Functions that run on each rank: ``loss_parallel``, a loss of logits that are sharded by classes."""
 
 from __future__ import annotations
 

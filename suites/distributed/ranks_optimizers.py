@@ -1,4 +1,4 @@
-"""Programs of ranks: optimizers whose state is sharded, and averages of weights over ranks."""
+"""Functions that run on each rank: optimizers with sharded state, and averages of weights over ranks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def train(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
     )
     with recorded_collectives() as calls:
         trained = train_steps(parallel, rows, rank.device, low_dtype(settings), settings, optimizer=optimizer)
-    # Whole on the first rank, gathered from the remaining ones.
+    # The first rank has the full state, gathered from the other ranks.
     optimizer.consolidate_state_dict(to=0)
     state = optimizer.state_dict()["state"] if rank.number == 0 else {}
     whole = {f"{place}.{name}": value for place, values in state.items() for name, value in values.items()}

@@ -1,4 +1,4 @@
-"""Programs of ranks: a model in stages, one on each rank, through which micro-batches go."""
+"""Functions that run on each rank: pipeline parallelism, with one stage of the model on each rank."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs of ranks: a training that is saved by all ranks, and resumed by others."""
+"""Functions that run on each rank: a distributed checkpoint of a training, and its resumption in new objects."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class _Training:
         self.scaler.load_state_dict(state["scaler"])
 
     def kept(self) -> dict[str, Any]:
-        """Return whole weights, the optimizer's state (FSDP1's in parts), and the scaler's."""
+        """Return the full weights, the optimizer's state (sharded for FSDP1), and the scaler's state."""
         moments = {
             f"{place}.{name}": full(value).detach().cpu().clone()
             for place, state in enumerate(self.optimizer.state.values())
@@ -65,7 +65,7 @@ class _Training:
 
 
 def resume(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Train four steps; and two that are saved in ``folder``, loaded into a second model, and followed by two."""
+    """Train four steps; then train two, save them to ``folder``, load them into a second model, and train two more."""
     from torch.distributed import checkpoint as untyped
 
     checkpoint: Any = untyped

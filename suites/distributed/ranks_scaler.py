@@ -1,4 +1,4 @@
-"""Programs of ranks: scalers whose gradients overflow on one rank only."""
+"""Functions that run on each rank: scalers whose gradients overflow on one rank only."""
 
 from __future__ import annotations
 

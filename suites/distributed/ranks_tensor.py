@@ -1,4 +1,4 @@
-"""Programs of ranks: tensor parallel linear layers under autocast."""
+"""Functions that run on each rank: tensor parallel linear layers under autocast."""
 
 from __future__ import annotations
 

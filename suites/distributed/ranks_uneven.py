@@ -1,4 +1,4 @@
-"""Programs of ranks: one rank has more batches than the other, within DDP's ``join``."""
+"""Functions that run on each rank: uneven numbers of batches, within DDP's ``join``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .programs import low_dtype, on_cpu, own, sent
 from .ranks_accumulation import micro_batch
 from .ranks_ddp import wrapped
 
-#: How many batches each rank has.
+#: Number of batches of each rank.
 BATCHES = (3, 1)
 RATE, MOMENTUM = 0.5, 0.5
 

@@ -1,4 +1,4 @@
-"""Programs of ranks: models with less usual ways of sharding, retaining weights, or recomputing."""
+"""Functions that run on each rank: less common variants of sharding, resharding and recomputation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs of ranks: the networks of the zoo, the same batch on every rank."""
+"""Functions that run on each rank: the networks of the zoo, with the same batch on every rank."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _wrapped(model: nn.Module, rank: Rank, kind: str) -> nn.Module:
     if kind == "ddp":
         from torch.nn.parallel import DistributedDataParallel
 
-        # Every rank has the same batch and so the same buffers: nothing has to be sent for them.
+        # Every rank has the same batch, and therefore the same buffers, which need no synchronization.
         return DistributedDataParallel(model, broadcast_buffers=False, find_unused_parameters=True)
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard

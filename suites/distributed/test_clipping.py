@@ -1,4 +1,4 @@
-"""Clipping of shards: the norm over shards is that of all gradients, and a whole state dict has all of their bits."""
+"""Sharded models: clipping uses the norm of the full gradients, and a full state dict equals the shards bitwise."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from . import ranks_clipping
 from .held import hold_ranks_agree, needs_streams, settings
 
 KINDS = pytest.mark.parametrize("one_unit", [False, True], ids=["FSDP2", "FSDP1"])
-#: So small that every step exceeds it.
+#: Maximum norm, small enough that every step exceeds it.
 MOST = 2.0**-6
-#: Sums of some thousand squares in float32, and a division.
+#: Relative tolerance of a float32 sum of some thousand squares, and of a division.
 NEAR = 2.0**-18
 
 
@@ -23,7 +23,7 @@ NEAR = 2.0**-18
 def test_clipping_is_by_the_norm_of_all_shards(
     amp: SuiteAmp, ranks: RankGroup, norm_type: str, *, one_unit: bool
 ) -> None:
-    """Compute the norm in float32; clipping multiplies each gradient by one factor."""
+    """The norm is that of all shards, in float32; clipping multiplies every gradient by the same factor."""
     if not one_unit:
         needs_streams(amp)
     answers = ranks.ask(ranks_clipping.clip, settings(amp, one_unit=one_unit, most=MOST, norm_type=norm_type))
@@ -35,7 +35,7 @@ def test_clipping_is_by_the_norm_of_all_shards(
         assert answer["norm"] == pytest.approx(norm, rel=NEAR)
         for name, value in answer["before"].items():
             clipped = value * (MOST / norm)
-            # torch adds 1e-6 to the norm.
+            # torch adds 1e-6 to the norm before it divides by it.
             torch.testing.assert_close(answer["after"][name], clipped, rtol=NEAR + 2e-6 / norm, atol=0.0)
     hold_ranks_agree(amp, answers, "after", what="clipped gradients")
 
@@ -45,7 +45,7 @@ def test_clipping_is_by_the_norm_of_all_shards(
 def test_a_whole_state_dict_has_the_bits_of_the_shards(
     amp: SuiteAmp, ranks: RankGroup, *, one_unit: bool, region: bool
 ) -> None:
-    """The saved state of a sharded model is that of the original model."""
+    """The full state dict of a sharded model equals that of the original model, dtypes and bits included."""
     if not one_unit:
         needs_streams(amp)
     for answer in ranks.ask(ranks_clipping.states, settings(amp, one_unit=one_unit, region=region)):

@@ -1,4 +1,4 @@
-"""Collectives that users call in a region: every bit of every dtype arrives, sums round once, gradients flow back."""
+"""Collectives called inside a region: data of every dtype arrives unchanged, sums round once, gradients are exact."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .models import SIZE
 
 
 def test_every_bit_arrives(amp: SuiteAmp, ranks: RankGroup) -> None:
-    """Send float32, float64, fp16, bf16 and integers: a region casts no message, and a sum rounds once."""
+    """Send float32, float64, fp16, bf16 and integers: autocast casts no message, and each sum is rounded once."""
     for number, answer in enumerate(ranks.ask(ranks_collectives.collect, settings(amp))):
         for name, (_, expected) in ranks_collectives.COLLECTIVES.items():
             for dtype in ranks_collectives.DTYPES:

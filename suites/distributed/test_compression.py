@@ -1,4 +1,4 @@
-"""Compression hooks: messages are low-precision, divided before they are summed, and float32 on arrival."""
+"""Compression hooks: messages are low-precision, divided before they are summed; results are float32."""
 
 from __future__ import annotations
 

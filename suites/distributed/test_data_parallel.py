@@ -43,7 +43,7 @@ def test_gradients_and_loss_are_near_those_of_the_whole_batch(amp: SuiteAmp, ran
 
 @pytest.mark.parametrize("options", ["plain", "small buckets"])
 def test_gradients_travel_in_float32(amp: SuiteAmp, ranks: RankGroup, options: str) -> None:
-    """Values that were low in backward are float32 before they are sent: the sum over ranks is not rounded."""
+    """Low-precision gradients are float32 before they are sent, so that the sum over ranks is not rounded."""
     for number, answer in enumerate(ranks.ask(ranks_ddp.step, settings(amp, options=_OPTIONS[options]))):
         sent = answer["sent"]
         if not sent or any(call != ["all_reduce", "float32"] for call in sent):

@@ -1,4 +1,4 @@
-"""Evaluation on ranks is that of one process: in the region and policy of training, in every grad mode."""
+"""Evaluation on ranks equals that of one process, in the region and with the policy of training, in each grad mode."""
 
 from __future__ import annotations
 

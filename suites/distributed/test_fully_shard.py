@@ -108,7 +108,7 @@ def test_what_was_frozen_at_first_is_reduced_as_asked(amp: SuiteAmp, ranks: Rank
 
 
 def test_a_layer_that_is_used_late_is_reduced_with_the_others(amp: SuiteAmp, ranks: RankGroup) -> None:
-    """Run two micro-batches with one reduction; only the second uses a certain layer, as experts and adapters are."""
+    """Run two micro-batches with one reduction; the second alone uses one of the layers, like an expert or adapter."""
     answers = ranks.ask(ranks_fsdp.used_late, _asked(amp, "low, reduced in float32"))
     hold_ranks_agree(amp, answers, "gradients", what="FSDP2, a layer used late")
     assert {value.dtype for value in answers[0]["gradients"].values()} == {torch.float32}

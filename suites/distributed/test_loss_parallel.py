@@ -1,4 +1,4 @@
-"""``loss_parallel``: a loss of logits that are split by classes is float32, and so are its intermediate gradients."""
+"""``loss_parallel``: the loss of logits sharded by classes is float32, and so are its intermediate gradients."""
 
 from __future__ import annotations
 

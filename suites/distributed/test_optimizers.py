@@ -1,4 +1,4 @@
-"""Optimizers over ranks: sharded states and averaged weights are those of float32, bit for bit."""
+"""Optimizers over ranks: sharded states and averaged weights are bitwise equal to those of float32."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_state_in_parts_is_that_of_one_process(
 
 
 def test_weights_are_averaged_in_float32(amp: SuiteAmp, ranks: RankGroup) -> None:
-    """PeriodicModelAverager in a region: every second call averages over ranks; at the others each keeps its own."""
+    """PeriodicModelAverager in a region averages over ranks at every second call; else ranks keep their weights."""
     seed = amp.config.seed
     weights = [[{"weight": state_of(seed, number + later)["weight"]} for number in range(2)] for later in range(2)]
     for number, answer in enumerate(ranks.ask(ranks_optimizers.average, settings(amp))):

@@ -1,4 +1,4 @@
-"""A model in stages under autocast: activations between ranks are low-precision, gradients those of one process."""
+"""Pipeline parallelism under autocast: messages of activations are low-precision, gradients those of one process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Distributed checkpoints: every bit of weights, moments and scale is loaded again, and the training goes on."""
+"""Distributed checkpoints: weights, moments and scale are loaded bitwise, and the training continues."""
 
 from __future__ import annotations
 

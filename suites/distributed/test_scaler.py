@@ -70,7 +70,7 @@ _OVERFLOWS = (None, None, 1, None, 0, None, None, None, 1, None, None, 0)
 
 @pytest.mark.parametrize("parallel", _SPLIT)
 def test_every_rank_has_the_same_scale(amp: SuiteAmp, ranks: RankGroup, parallel: str) -> None:
-    """Growth and backoff agree, whichever rank overflows, and with a state that is saved and loaded half way."""
+    """Growth and backoff agree for overflow on any rank, also if the state is saved and loaded in between."""
     _needs_streams(amp, parallel)
     expected, scale, clean = [], 8.0, 0
     for at in _OVERFLOWS:
@@ -98,7 +98,7 @@ def test_a_scaler_that_is_not_told_of_others_skips_alone(amp: SuiteAmp, ranks: R
 
 
 def test_shards_and_whole_gradients_together(amp: SuiteAmp, ranks: RankGroup) -> None:
-    """Use tensor parallel layers beside a layer norm that every rank has whole: one optimizer, one scaler."""
+    """Train tensor parallel layers and a replicated layer norm with one optimizer and one scaler."""
     answers = ranks.ask(ranks_tensor.train, settings(amp, only=False))
     assert all(answer["moved"] == [True] * 4 for answer in answers)
 

@@ -17,7 +17,7 @@ from .models import CLASSES, HIDDEN, SIZE, WIDTH, batch, loss_in_one
 
 
 class _Split(nn.Module):
-    """Reference in one process, each product in two halves, which round as tensor parallelism does."""
+    """Reference in one process that computes each product in two halves, and so rounds like tensor parallelism."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Variations of sharding, replication, retention and recomputation: gradients are those of one process."""
+"""Variants of sharding, replication, resharding and recomputation: gradients equal those of one process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .policies import OF_FSDP2, POLICIES
 
 @dataclass(frozen=True)
 class _Variation:
-    """Sharding wrapper, its options, and the policies to check; the long tier has the remaining policies, too."""
+    """Wrapper, its options, and the policies of the default tier; the long tier checks the remaining policies, too."""
 
     unit: str
     options: dict[str, Any] = field(default_factory=dict)
@@ -50,7 +50,7 @@ def _cases() -> Iterator[Any]:
 
 @pytest.mark.parametrize(("name", "policy"), list(_cases()))
 def test_gradients_are_those_of_one_process(amp: SuiteAmp, ranks: RankGroup, name: str, policy: str) -> None:
-    """Bitwise equal; reductions have the policy's dtype, all-gathers that of the weights."""
+    """Gradients are bitwise equal; reductions use the policy's dtype, all-gathers that of the weights."""
     variation = _VARIATIONS[name]
     rule = (OF_FSDP2 if variation.unit == "FSDP2" else POLICIES)[policy]
     if variation.unit == "FSDP2":

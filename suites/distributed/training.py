@@ -67,7 +67,7 @@ def train_steps(  # noqa: PLR0913, PLR0917  # the options of a training
 def _kept(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[str]:
     """Return the dtypes of parameters, gradients and floating-point optimizer state."""
     tensors = [*model.parameters(), *(p.grad for p in model.parameters())]
-    # Of a ZeroRedundancyOptimizer, only this rank's part.
+    # A ZeroRedundancyOptimizer has the state of this rank's shard only.
     states = getattr(optimizer, "optim", optimizer).state
     tensors += [value for state in states.values() for value in state.values()]
     dtypes = {t.dtype for t in tensors if isinstance(t, torch.Tensor) and t.is_floating_point()}

@@ -44,7 +44,7 @@ def _groups(_target: Target) -> Iterable[str]:
 
 @pytest.mark.amp_parametrize("group", _groups)
 def test_every_entry_returns_the_known_dtypes(amp: SuiteAmp, group: str, sweep: FingerprintSweep) -> None:
-    """Each pattern is: with autocast off, for float32 and low inputs | with autocast on, for the same."""
+    """A pattern is "dtypes with autocast off | with autocast on", each for float32 and for low-precision inputs."""
     names = [name for name in _entries(amp, sweep) if group_of(name) == group]
     losses = len(sweep.losses)
     observed, broken = {}, []

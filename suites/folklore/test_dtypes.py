@@ -1,4 +1,4 @@
-"""Folklore about dtypes: the lists of operators on each device, and the dtypes that operators return."""
+"""Common claims about dtypes: the lists of operators on each device, and the dtypes that operators return."""
 
 from __future__ import annotations
 

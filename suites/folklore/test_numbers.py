@@ -1,4 +1,4 @@
-"""Folklore about formats, scaling and training, compared with measured values."""
+"""Common claims about formats, scaling and training, compared with measured values."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def low_formats(target: Target) -> Iterable[str]:
 
 
 def overflow_of(form: Format, device_type: str) -> Overflow:
-    """Return how this release's conversion to ``form`` treats values that are too large."""
+    """Return the overflow behaviour of this release's conversion to ``form``: saturation, or infinity or NaN."""
     if form is FLOAT8_E4M3FN and saturates(device_type):
         return Overflow.SATURATE
     return Overflow.SPECIAL
@@ -65,7 +65,7 @@ def _copied(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _one_by_one(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Convert a few values, in tensors of one element, which no vector register holds."""
+    """Convert a few values as tensors of one element, which vectorized loops do not process."""
     return torch.stack([value.to(dtype).view(_INTEGERS[dtype.itemsize]) for value in x]).view(dtype)
 
 
@@ -88,7 +88,7 @@ def _from_numbers(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return torch.tensor(x.tolist(), dtype=dtype, device=x.device)
 
 
-#: Ways that are slow for each value.
+#: Conversions that are slow per value.
 SLOW = ("one by one", "from a list")
 
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
@@ -104,7 +104,7 @@ def _by_name(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return _NAMED[dtype](x) if dtype in _NAMED else x.to(dtype)
 
 
-#: Ways from a float32 tensor to another dtype: different loops, or kernels, of torch.
+#: Conversions of a float32 tensor to another dtype, by different loops or kernels of torch.
 CONVERSIONS: dict[str, Conversion] = {
     "to": lambda x, dtype: x.to(dtype),
     "copy_": _copied,
@@ -120,7 +120,7 @@ CONVERSIONS: dict[str, Conversion] = {
 
 
 def hold(amp: SuiteAmp, form: Format, inputs: Doubles, actual: torch.Tensor, *, way: str) -> None:
-    """Raise AmpFailure unless ``actual``, of ``form``, is each of ``inputs`` rounded once, to nearest even."""
+    """Raise AmpFailure unless ``actual`` is ``inputs`` rounded to ``form`` once, to nearest with ties to even."""
     expected = form.round(inputs, overflow_of(form, amp.device.type))
     values = converted(actual, form)
     same = (values == expected) & (np.signbit(values) == np.signbit(expected)) | np.isnan(values) & np.isnan(expected)

@@ -1,4 +1,4 @@
-"""Promotion of two dtypes: torch's declared results and those of operators are one table."""
+"""Promotion of two dtypes: the dtypes that torch declares and those that operators return agree."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _joined(a: torch.Tensor, b: torch.Tensor) -> torch.dtype:
     return torch.cat([a, b]).dtype
 
 
-#: Ways to ask for the dtype of two tensors of several elements.
+#: Ways to query the promoted dtype of two tensors with several elements.
 ASKED: dict[str, Asked] = {
     "promote_types": lambda a, b: torch.promote_types(a.dtype, b.dtype),
     "result_type": torch.result_type,
@@ -57,7 +57,7 @@ def _expect(amp: SuiteAmp, what: str, actual: torch.dtype, expected: torch.dtype
 @pytest.mark.parametrize("other", MET[BF16], ids=dtype_name)
 @pytest.mark.parametrize("way", ASKED)
 def test_two_dtypes_make_the_one_that_holds_both(amp: SuiteAmp, way: str, other: torch.dtype) -> None:
-    """Ask for the result by dtype, by tensor, and by operators, in either order."""
+    """Query the promoted dtype of dtypes, of tensors, and of operators' results, in either order."""
     device = amp.device.torch_device
     low, beside = torch.ones(3, dtype=amp.dtype, device=device), torch.ones(3, dtype=other, device=device)
     for a, b in ((low, beside), (beside, low)):
@@ -65,13 +65,13 @@ def test_two_dtypes_make_the_one_that_holds_both(amp: SuiteAmp, way: str, other:
         _expect(amp, what, ASKED[way](a, b), MET[amp.dtype][other])
 
 
-#: torch 2.14 has complex numbers of two bfloat16.
+#: torch 2.14 adds a complex dtype of two bfloat16.
 OF_COMPLEX: dict[torch.dtype, Any] = {
     FP16: torch.complex32,
     BF16: getattr(torch, "bcomplex32", None) if release_of(torch.__version__) >= (2, 14) else torch.complex64,
 }
 
-#: With a low tensor, an operand without dimensions or dtype takes the tensor's width, unless its kind differs.
+#: A zero-dimensional tensor or Python number does not widen a low-precision tensor, unless its category differs.
 SCALARS: dict[str, tuple[Any, bool]] = {
     "a float": (1.5, False),
     "an int": (2, False),
@@ -99,7 +99,7 @@ def test_a_scalar_leaves_a_low_tensor_low(amp: SuiteAmp, scalar: str) -> None:
 
 @pytest.mark.parametrize("other", MET[BF16], ids=dtype_name)
 def test_what_can_be_cast_is_what_results_may_be_written_to(amp: SuiteAmp, other: torch.dtype) -> None:
-    """``can_cast`` considers the kind of number alone; ``out=`` and ``add_`` obey it."""
+    """``can_cast`` considers the category of the dtypes only; ``out=`` and ``add_`` follow it."""
     low = torch.ones(3, dtype=amp.dtype, device=amp.device.torch_device)
     target = torch.ones(3, dtype=other, device=amp.device.torch_device)
     allowed = other.is_floating_point or other.is_complex

@@ -1,4 +1,4 @@
-"""Support of formats: every format that torch claims works on the device, and no other is claimed."""
+"""Supported formats: torch claims to support a format only if it works on the device."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _claims(**keywords: bool) -> bool:
 
 @pytest.mark.parametrize("emulation", [None, True, False], ids=["asked", "with emulation", "without"])
 def test_cuda_supports_bf16_where_it_says_so(amp: SuiteAmp, *, emulation: bool | None) -> None:
-    """``torch.cuda.is_bf16_supported``, also on a machine without CUDA, may claim only what computes.
+    """``torch.cuda.is_bf16_supported`` claims support only if a product works, also on a machine without CUDA.
 
     Without emulation it means hardware support (compute capability 8.0), so that it may deny a dtype that works.
     """
@@ -57,7 +57,7 @@ def test_autocast_takes_what_the_device_computes(amp: SuiteAmp) -> None:
         assert (x @ x).dtype is amp.dtype
 
 
-@pytest.mark.amp(devices=["cpu"])  # CUDA does not look at the dtype, beyond asking bf16's support (torch 2.11)
+@pytest.mark.amp(devices=["cpu"])  # CUDA does not check the dtype, except for support of bf16 (torch 2.11)
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2, torch.float64], ids=str)
 def test_a_region_refuses_other_dtypes(amp: SuiteAmp, dtype: torch.dtype) -> None:
     """A region with an unsupported dtype warns, and is off: no operator has a rule for eight bits."""

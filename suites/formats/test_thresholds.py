@@ -16,14 +16,14 @@ from .numbers import CONVERSIONS, low_formats, overflow_of, own, tensor_of
 
 
 def _over(form: Format, amp: SuiteAmp, value: float) -> float:
-    """Return the conversion of ``value``, which is too large."""
+    """Return the expected conversion of a ``value`` that overflows the format."""
     if overflow_of(form, amp.device.type) is Overflow.SATURATE:
         return math.copysign(form.max, value)
     return math.copysign(math.inf, value) if form.infinities else math.nan
 
 
 def _convert(amp: SuiteAmp, form: Format, value: float, way: str) -> float:
-    """Convert ``value``; a whole vector of it, so that vector loops are reached where there are any."""
+    """Convert ``value``, repeated 80 times so that vectorized loops run as well."""
     actual = converted(CONVERSIONS[way](tensor_of(np.full(80, value), amp), form.dtype), form)
     assert len({repr(value) for value in actual.tolist()}) == 1, "one number becomes several, by where it stands"
     return float(actual[0])
@@ -45,7 +45,7 @@ def _hold(amp: SuiteAmp, form: Format, value: float, expected: float, way: str) 
 @pytest.mark.parametrize("way", CONVERSIONS)
 @pytest.mark.amp_parametrize("name", low_formats)
 def test_what_is_too_large(amp: SuiteAmp, name: str, way: str) -> None:
-    """The largest value stays, up to half a step above it; the next float32 becomes infinity, NaN, or the largest."""
+    """Values up to half an ulp above the maximum round to it; the next float32 becomes inf or NaN, or saturates."""
     form = FORMATS[name]
     last, tie = form.max, form.overflows_at
     above = float(np.nextafter(np.float32(tie), np.float32(math.inf)))
@@ -62,7 +62,7 @@ def test_what_is_too_large(amp: SuiteAmp, name: str, way: str) -> None:
 @pytest.mark.parametrize("way", CONVERSIONS)
 @pytest.mark.amp_parametrize("name", low_formats)
 def test_what_is_too_small(amp: SuiteAmp, name: str, way: str) -> None:
-    """Subnormal values are kept; half of the smallest is zero, the next float32 above it is not; zeros keep signs."""
+    """Subnormals are exact; half the smallest rounds to zero, the next float32 does not; zeros keep their sign."""
     form = FORMATS[name]
     least = form.smallest_subnormal
     above = float(np.nextafter(np.float32(least / 2), np.float32(1)))
@@ -86,7 +86,7 @@ def test_nan_stays_nan(amp: SuiteAmp, name: str, way: str) -> None:
 
 @pytest.mark.amp(dtypes=["fp16"])
 def test_the_thresholds_of_fp16(amp: SuiteAmp) -> None:
-    """The well-known values 65504, 65520, 2**-14, 2**-24 and 2**-25 hold in products as in conversions."""
+    """The well-known thresholds 65504, 65520, 2**-14, 2**-24 and 2**-25 apply to products as to conversions."""
     one = torch.ones(16, 16, device=amp.device.torch_device)
     assert _convert(amp, own(amp.precision), 65519.99609375, "to") == 65504.0
     assert _convert(amp, own(amp.precision), 65520.0, "to") == math.inf
@@ -104,7 +104,7 @@ def test_the_thresholds_of_fp16(amp: SuiteAmp) -> None:
 
 @pytest.mark.amp(dtypes=["bf16"])
 def test_bf16_has_the_range_of_float32(amp: SuiteAmp) -> None:
-    """Values that overflow or underflow in fp16 are normal; conversion loses digits, and never the exponent."""
+    """Values that overflow or underflow in fp16 are normal in bf16: conversion rounds the significand only."""
     exponents = torch.arange(-126, 128, dtype=torch.float64)
     powers = torch.exp2(exponents).float().to(amp.device.torch_device)
     assert torch.equal(powers.bfloat16().float(), powers)
@@ -113,7 +113,7 @@ def test_bf16_has_the_range_of_float32(amp: SuiteAmp) -> None:
 
 @pytest.mark.amp(dtypes=["fp16"])
 def test_the_first_loss_scale_moves_gradients_into_range(amp: SuiteAmp) -> None:
-    """GradScaler's 2**16 makes a gradient of 2**-40 exact in fp16, where it is zero without; 2**0 overflows with it."""
+    """Scaled by GradScaler's initial 2**16, a gradient of 2**-40 is exact in fp16 and not zero; 2**0 overflows."""
     gradient = torch.tensor([2.0**-40, 2.0**-25, 1.0], device=amp.device.torch_device)
     assert gradient.half().tolist() == [0.0, 0.0, 1.0]
     assert (gradient * 2.0**16).half().tolist() == [2.0**-24, 2.0**-9, math.inf]

@@ -10,7 +10,7 @@ from torch.nn import functional as f
 
 
 def _cosine_embedding(x: Tensor, y: Tensor, reduction: str) -> Tensor:
-    """Compute a cosine embedding loss whose margin no pair is near: rounding would decide on which side a pair is."""
+    """Compute a cosine embedding loss without pairs near the margin, where rounding would select the branch."""
     return f.cosine_embedding_loss(x, y, y.detach()[:, 0].sign(), margin=-0.9, reduction=reduction)
 
 
@@ -36,7 +36,7 @@ def _as_images(x: Tensor, reduction: str) -> Tensor:
 
 _Loss = Callable[[Tensor, Tensor, str], Tensor]
 
-#: Losses of low logits and float32 targets.
+#: Losses of low-precision logits and float32 targets.
 LOSSES: dict[str, _Loss] = {
     "cross_entropy": lambda x, _, r: f.cross_entropy(x, _classes(x), reduction=r),
     "cross_entropy_smoothed": lambda x, _, r: f.cross_entropy(x, _classes(x), label_smoothing=0.1, reduction=r),

@@ -1,4 +1,4 @@
-"""The modules of torch.nn that no other test has, each behind a layer whose products are low-precision."""
+"""Modules of torch.nn that no other test covers, each after a linear layer with low-precision output."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Behind(nn.Module):
         self.layer, self.module = nn.Linear(width, width), module
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the module's output, of low-precision values if a region is on."""
+        """Return the module's output; its input is low-precision in an enabled region."""
         return self.module(self.layer(x))  # type: ignore[no-any-return]
 
 
@@ -29,7 +29,7 @@ class Loss(nn.Module):
     """Loss of its input, with targets made from the input's shape."""
 
     def __init__(self, loss: nn.Module, *targets: Callable[[Tensor], Tensor]) -> None:
-        """Each of ``targets`` makes an argument of ``loss``."""
+        """Each of ``targets`` computes one further argument of ``loss`` from the input."""
         super().__init__()
         self.loss, self.targets = loss, targets
 
@@ -44,12 +44,12 @@ def behind(module: Callable[[], nn.Module], shape: Shape = ROWS) -> Layer:
 
 
 def loss(module: Callable[[], nn.Module], *targets: Callable[[Tensor], Tensor]) -> Layer:
-    """Return a loss behind a linear layer; each element of the loss counts."""
+    """Return a loss after a linear layer; every element of a loss without reduction is checked."""
     return behind(lambda: Loss(module(), *targets))
 
 
 def _along(x: Tensor) -> Tensor:
-    """Return values between -1 and 1, float32, as many as ``x`` has."""
+    """Return float32 values between -1 and 1, of the shape of ``x``; float64 for a float64 ``x``."""
     return torch.linspace(-1, 1, x.numel(), device=x.device, dtype=_wide(x)).view_as(x).roll(7)
 
 
@@ -77,12 +77,12 @@ class Probabilities(nn.Module):
     """Float32 probabilities of low-precision logits, as ``nn.BCELoss`` requires."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Compute in float32 whatever the region is."""
+        """Compute in float32, in any region."""
         return x.to(_wide(x)).sigmoid()
 
 
 class Unpooled(nn.Module):
-    """Unpooling of maxima to their original places."""
+    """Max pooling, and unpooling of the maxima to their original positions."""
 
     def __init__(self, pool: nn.Module, unpool: nn.Module) -> None:
         """Take a ``pool`` that returns indices."""
@@ -90,7 +90,7 @@ class Unpooled(nn.Module):
         self.pool, self.unpool = pool, unpool
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return a tensor as large as ``x``."""
+        """Return a tensor of the shape of ``x``."""
         return self.unpool(*self.pool(x))  # type: ignore[no-any-return]
 
 

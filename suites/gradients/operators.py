@@ -49,7 +49,7 @@ def masked(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def shifted(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Return a float mask, as ALiBi has one, in the model's own dtype."""
+    """Return an additive mask like ALiBi's, in the model's own dtype."""
     steps = torch.arange(12, device=q.device, dtype=q.dtype)
     return f.scaled_dot_product_attention(q, k, v, attn_mask=(steps[None] - steps[:, None]) / 4)
 
@@ -109,7 +109,7 @@ ACTIVATIONS = {
     "instance_norm": Operator(lambda x, w, b: f.instance_norm(f.conv2d(x, w, b)), IMAGES),
 }
 
-#: Products, and attention, convolutions and recurrent cells, which are made of them.
+#: Products, and the operators composed of them: attention, convolutions and recurrent cells.
 PRODUCTS = {
     "linear": Operator(f.linear, ((16, 24), (32, 24), (32,))),
     "linear_without_bias": Operator(f.linear, ((16, 24), (32, 24))),
@@ -170,7 +170,7 @@ LOSSES = {
     "kl_div": Operator(
         lambda a, b, c: f.kl_div((a @ b).log_softmax(-1), c.softmax(-1), reduction="batchmean"), (*LOGITS, (16, 40))
     ),
-    # Margins that no pair is near: rounding would decide on which side it is (seed 21, with the default).
+    # Margins without pairs nearby: rounding would select the branch of such a pair (seed 21, with the default margin).
     "cosine_embedding": Operator(
         lambda a, b, c: f.cosine_embedding_loss(a @ b, c, classes(16, 2, a) * 2 - 1, margin=-0.9), (*LOGITS, (16, 40))
     ),

@@ -30,7 +30,7 @@ def accumulated(amp: SuiteAmp, case: Case, model: nn.Module, batches: list[dict[
     return {name: p.grad / SCALE for name, p in model.named_parameters() if p.grad is not None}
 
 
-#: Powers of two, for fp16; in bf16 they change nothing.
+#: Loss scale for fp16; as a power of two it does not change bf16's results.
 SCALE = 2.0**12
 
 

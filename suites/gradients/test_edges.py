@@ -1,4 +1,4 @@
-"""Functions at the edge of fp16's range: sums beyond 65504, an eps below 6e-8, large logits, rows without spread."""
+"""Functions near the limits of fp16's range: sums beyond 65504, an eps below 6e-8, large logits, constant rows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TINY_EPS = 1e-8
 
 @dataclass(frozen=True)
 class Edge:
-    """Function of low-precision inputs, ``value`` in ``shape``, and its simple exact result, if it has one."""
+    """Function, its low-precision input (``shape`` filled with ``value``), and its exact result if that is simple."""
 
     function: Callable[[Tensor], Tensor]
     value: float
@@ -57,7 +57,7 @@ EDGES: dict[str, Edge] = {
     "norm_of_zeros": Edge(lambda x: x.norm(dim=-1), 0.0, expected=0.0),
     "vector_norm_of_zeros": Edge(lambda x: torch.linalg.vector_norm(x, dim=-1), 0.0, expected=0.0),
     "deviation_of_equal_numbers": Edge(lambda x: x.std(-1), 3.0, expected=0.0),
-    # A mean of squares leaves no digits for the variance of nearly equal values.
+    # The variance of nearly equal values is lost to cancellation if it is computed from the mean of squares.
     "layer_norm_of_near_numbers": Edge(
         lambda x: _against_float64(lambda y: f.layer_norm(y, y.shape[-1:]), x), 3008.0, (4, 60), expected=1.0
     ),

@@ -1,4 +1,4 @@
-"""Tensors of dtype float32 have float32's values: they were not rounded to the low dtype on their way."""
+"""Tensors of dtype float32 have float32 values: no intermediate result was rounded to the low dtype."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_losses_are_not_rounded(amp: SuiteAmp, name: str) -> None:
     hold(amp, name, loss)
 
 
-#: Functions of float32 leaves that stay in float32, on a CPU for lack of a rule, on an accelerator by theirs.
+#: Functions of float32 leaves that compute in float32: on a CPU without a rule, on an accelerator by their rule.
 FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "layer_norm": lambda x: f.layer_norm(x, x.shape[-1:]),
     "softmax": lambda x: f.softmax(x, -1),
@@ -77,7 +77,7 @@ def test_functions_of_float32_are_not_rounded(amp: SuiteAmp, name: str) -> None:
 
 
 def test_float32_training_is_not_rounded(amp: SuiteAmp) -> None:
-    """Without autocast no gradient is rounded: an error that rounds gradients in either mode shows here."""
+    """Without autocast no gradient is rounded: this detects errors that round gradients with and without autocast."""
     case = mlp()
     step = run_step(
         case,
@@ -91,7 +91,7 @@ def test_float32_training_is_not_rounded(amp: SuiteAmp) -> None:
 
 
 def hold(amp: SuiteAmp, name: str, value: Tensor) -> None:
-    """Check for float32 in name and in values; with fewer than 64 distinct values the test could not fail."""
+    """Check for float32 in dtype and in values; with fewer than 64 distinct values the test could not fail."""
     hollow = is_hollow(value, amp.dtype)
     assert hollow is not None, f"{name} has too few values to tell"
     if value.dtype != torch.float32 or hollow:

@@ -1,4 +1,4 @@
-"""Hooks of every kind see the gradients that arrive; a graph that is used twice gives them twice."""
+"""Hooks of every kind see the gradients that arrive; backward through a retained graph gives the same ones again."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_an_optimizer_in_the_backward_pass_steps_as_one_after_it(amp: SuiteAmp) 
 
 @pytest.mark.parametrize("hook", ["full", "full_pre", "forward, then tensor"])
 def test_hooks_of_modules_see_gradients_in_the_dtype_of_outputs(amp: SuiteAmp, hook: str) -> None:
-    """The gradient of a low-precision output is low-precision; doubling it doubles all gradients behind it."""
+    """The gradient of a low-precision output is low-precision; doubling it doubles all gradients that depend on it."""
     expected = _plain(amp)
     model, observed = _model(amp), list[torch.dtype]()
 

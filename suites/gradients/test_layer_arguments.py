@@ -1,4 +1,4 @@
-"""Recurrent, attention and decoder layers with every argument and mask: outputs and gradients are near float64's."""
+"""Recurrent, attention and decoder layers with every argument and mask: outputs and gradients agree with float64."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _unsorted(layer: nn.Module, x: Tensor, state: Tensor) -> Any:
 
 
 def _away_from_zero(inputs: int, units: int, *, bidirectional: bool = False) -> nn.Module:
-    """Return a layer whose units are clearly on or off: at a kink rounding decides over a whole gradient."""
+    """Return a layer whose units are clearly on or off: near a kink, rounding would switch a whole gradient."""
     layer = nn.RNN(inputs, units, nonlinearity="relu", bidirectional=bidirectional)
     with torch.no_grad():
         for name, parameter in layer.named_parameters():
@@ -153,7 +153,7 @@ LAYERS = {
     "attention, bias_kv and zero_attn": Layer(
         lambda: nn.MultiheadAttention(16, 2, add_bias_kv=True, add_zero_attn=True), _TEXT, _attended(weights=True)
     ),
-    # gelu: at a kink rounding decides, and with it a whole gradient.
+    # gelu, because near relu's kink rounding would switch a whole gradient.
     "decoder, masks": Layer(
         lambda: nn.TransformerDecoderLayer(16, 2, 24, dropout=0.0, activation="gelu"), _TEXT, _decoded
     ),
@@ -210,7 +210,7 @@ def test_layer_with_arguments(amp: SuiteAmp, name: str) -> None:
         result = [x.to(device).requires_grad_() for x in values]
         actual = _step(module.to(device), result, amp.autocast(), layer.call)
         dtypes.update({key: x.dtype for key, x in actual.items()})
-        # A tensor that is small beside similar ones, as the gradient of keys' bias, is compared with those.
+        # A tensor much smaller than similar ones, such as the gradient of keys' bias, has its error relative to those.
         sizes = {key: float(x.norm()) for key, x in expected.items()}
         floor = max(size for key, size in sizes.items() if key.startswith("gradient")) / 16
         return {

@@ -1,4 +1,4 @@
-"""Every parameter of every layer gets its gradient: of its own dtype, not zero, as exact as that of manual casts."""
+"""Every parameter of every layer gets a gradient: of its own dtype, not zero, and as exact as with manual casts."""
 
 from __future__ import annotations
 

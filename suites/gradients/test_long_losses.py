@@ -1,4 +1,4 @@
-"""Losses of many low-precision logits, with each reduction: float32 in values as in name, forward and backward."""
+"""Losses of many low-precision logits, with each reduction: float32 in dtype and in values, forward and backward."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .long_losses import LOSSES
 @pytest.mark.filterwarnings("ignore:reduction. 'mean' divides:UserWarning")  # kl_div's advice to its users
 @pytest.mark.amp_parametrize("name", lambda _: LOSSES)
 def test_losses_and_their_gradients(amp: SuiteAmp, name: str) -> None:
-    """Losses with each reduction are float32 where the device has the rule, in values as in name."""
+    """Losses with each reduction are float32 in dtype and in values if the device has the rule."""
     logits, targets = torch.randn(1024, 24).to(amp.dtype), torch.randn(1024, 24)
     measured = {
         reduction: measure_operator(
@@ -28,7 +28,7 @@ def test_losses_and_their_gradients(amp: SuiteAmp, name: str) -> None:
 @pytest.mark.filterwarnings("ignore:reduction. 'mean' divides:UserWarning")
 @pytest.mark.parametrize("name", LOSSES)
 def test_reduced_losses_are_not_rounded(amp: SuiteAmp, name: str) -> None:
-    """Single losses are low-precision values by chance once in some thousand cases; two of them, in millions."""
+    """A single loss is representable in low precision by chance once in some thousand cases; two are, in millions."""
     device = amp.device.torch_device
     logits, targets = torch.randn(1024, 24).to(device, amp.dtype), torch.randn(1024, 24).to(device)
     reduced = []

@@ -1,4 +1,4 @@
-"""Modules of torch.nn without a test of their own: behind a low product, outputs and gradients are as predicted."""
+"""Modules of torch.nn that no other test covers, after a low-precision product: outputs and gradients as predicted."""
 
 from __future__ import annotations
 

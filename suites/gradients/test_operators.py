@@ -1,4 +1,4 @@
-"""Every operator that models are made of: result and gradients are those of manual casts, and near float64."""
+"""Operators that models use: results and gradients are those of manual casts, and agree with float64."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layers and operators do not query autocast's state: they do the same with and without it, and autocast casts."""
+"""Layers and operators do not query autocast's state: a region changes their dtypes only by autocast's own casts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CASES: dict[str, list[Case]] = {
 @pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")
 @pytest.mark.parametrize("group", CASES)
 def test_nothing_asks_for_autocast(amp: SuiteAmp, group: str) -> None:
-    """A comparison with manual casts would not show behaviour that depends on a query of autocast's state."""
+    """Fail on a query: comparison with manual casts cannot detect a function that branches on autocast's state."""
     asking = dict(_asking(amp, CASES[group]))
     amp.observe(f"{group}/asks", len(asking), kind="count")
     if asking:

@@ -1,4 +1,4 @@
-"""Values at the edge of a format's range: results that are finite in float32 stay finite, and gradients with them."""
+"""Values near the limits of a format's range: results and gradients that are finite in float32 stay finite."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def test_cross_entropy_over_a_large_vocabulary(amp: SuiteAmp, smoothing: float) 
 
 
 def padding(amp: SuiteAmp) -> Tensor:
-    """Return a mask of two rows of six keys, of which the second has three: True where a key counts."""
+    """Return a boolean mask for two sequences, of six and of three keys; True marks a key that takes part."""
     lengths = torch.tensor([6, 3], device=amp.device.torch_device)
     return (torch.arange(6, device=lengths.device) < lengths[:, None]).view(2, 1, 1, 6)
 
 
 def filled(value: float, *, low: bool = False) -> Callable[[SuiteAmp], Tensor]:
-    """Return a float mask with ``value`` where a key does not count, in float32 or in the autocast dtype."""
+    """Return an additive mask with ``value`` at the masked keys, in float32 or in the autocast dtype."""
 
     def mask(amp: SuiteAmp) -> Tensor:
         dtype = amp.dtype if low else torch.float32
@@ -61,7 +61,7 @@ MASKS: dict[str, Callable[[SuiteAmp], Tensor]] = {
 
 @pytest.mark.parametrize("mask", MASKS)
 def test_masked_attention_is_finite(amp: SuiteAmp, mask: str) -> None:
-    """Masked keys have no weight and no gradient in any form of mask (huggingface/transformers#17306)."""
+    """Masked keys get no attention weight and no gradient, in any form of mask (huggingface/transformers#17306)."""
     q, k, v = (torch.randn(2, 2, 6, 16, device=amp.device.torch_device, requires_grad=True) for _ in range(3))
     with amp.autocast():
         mixed = f.scaled_dot_product_attention(q, k, v, attn_mask=MASKS[mask](amp))
@@ -76,7 +76,7 @@ def test_masked_attention_is_finite(amp: SuiteAmp, mask: str) -> None:
 
 @pytest.mark.parametrize("mask", ["boolean", "infinite", "least_float32", "ten_thousand"])
 def test_masked_softmax_is_finite(amp: SuiteAmp, mask: str) -> None:
-    """Compute attention explicitly: the mask is filled in, or added to low-precision scores."""
+    """Compute attention explicitly, with ``masked_fill`` or with the mask added to the low-precision scores."""
     q, k, v = (torch.randn(2, 2, 6, 16, device=amp.device.torch_device, requires_grad=True) for _ in range(3))
     with amp.autocast():
         scores = q @ k.mT / 4
@@ -88,7 +88,7 @@ def test_masked_softmax_is_finite(amp: SuiteAmp, mask: str) -> None:
 
 
 def test_log_softmax_of_long_rows_is_finite(amp: SuiteAmp) -> None:
-    """Sum the exponentials of 70000 equal logits, which is beyond fp16."""
+    """The sum of the exponentials of 70000 equal logits is beyond fp16's range."""
     logits = torch.zeros(2, 70000, device=amp.device.torch_device)
     with amp.autocast():
         low = f.linear(logits[:, :1], torch.zeros(70000, 1, device=logits.device))
@@ -131,7 +131,7 @@ def test_binary_cross_entropy_of_large_logits_is_finite(amp: SuiteAmp) -> None:
 
 
 def test_layer_norm_of_large_values_is_finite(amp: SuiteAmp) -> None:
-    """Squares of 30000 are summed in float32."""
+    """Squares of 30000 do not fit fp16; layer_norm sums them in float32."""
     device = amp.device.torch_device
     norm = nn.LayerNorm(8).to(device)
     with amp.autocast():

@@ -20,11 +20,11 @@ from pytest_amp.record import Value
 
 @dataclass(frozen=True)
 class Reduction:
-    """Operator and, for a given length of its sums, the shapes of its arguments."""
+    """Operator, and the shapes of its arguments as a function of the number of terms in each sum."""
 
     function: Callable[..., Tensor]
     shapes: Callable[[int], tuple[tuple[int, ...], ...]]
-    low: bool = False  #: True if its arguments are low: of float32 ones, some autocasts leave the sum in float32.
+    low: bool = False  #: True if arguments are low-precision: with float32 ones, some devices sum in float32.
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -44,7 +44,7 @@ def strided(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return functional.linear(x.mT, weight, bias)
 
 
-#: Sums of the forward pass: over input features, or channels times the kernel's size.
+#: Sums of the forward pass: over input features, or over channels times the elements of the convolution kernel.
 FORWARD = {
     "linear": Reduction(functional.linear, lambda k: ((32, k), (24, k), (24,))),
     "matmul": Reduction(torch.matmul, lambda k: ((2, 3, 8, k), (k, 24))),
@@ -55,9 +55,9 @@ FORWARD = {
     "matmul of vectors": Reduction(dots, lambda k: ((48, k), (48, k))),
     "einsum": Reduction(bilinear_einsum, lambda k: ((4, 16, k), (4, k, 16))),
     "addbmm": Reduction(torch.addbmm, lambda k: ((16, 24), (2, 16, k), (2, k, 24))),
-    # Enough sums that chance hardly affects the ratio of two errors: 1 / sqrt(512), a bias's 1 / sqrt(96).
+    # Enough sums to average out chance in the ratio of two errors: 1 / sqrt(512), for a bias 1 / sqrt(96).
     "linalg_vecdot": Reduction(torch.linalg.vecdot, lambda k: ((512, k), (512, k))),
-    # inner is made of tensordot, which autocast promotes on CUDA instead of casting it.
+    # inner calls tensordot, which is on CUDA's list of promoted operators instead of the list cast to low precision.
     "inner": Reduction(torch.inner, lambda k: ((32, k), (24, k)), low=True),
     "tensordot": Reduction(
         lambda a, b: torch.tensordot(a, b, 2), lambda k: ((32, k // 8, 8), (k // 8, 8, 24)), low=True
@@ -69,7 +69,7 @@ FORWARD = {
     "conv_transpose2d": Reduction(functional.conv_transpose2d, lambda k: ((4, k, 4, 4), (k, 8, 2, 2), (8,))),
     "conv_transpose3d": Reduction(functional.conv_transpose3d, lambda k: ((2, k, 3, 3, 3), (k, 8, 2, 2, 2), (8,))),
     "conv_tbc": Reduction(torch.conv_tbc, lambda k: ((16, 4, k // 4), (4, k // 4, 96), (96,))),
-    # Without a bias they may be different kernels, and of one pixel a product of matrices.
+    # Without a bias a different kernel may run, and a convolution with a kernel of one pixel is a matrix product.
     "linear without bias": Reduction(functional.linear, lambda k: ((32, k), (24, k))),
     "conv1d without bias": Reduction(functional.conv1d, lambda k: ((4, k // 4, 16), (16, k // 4, 4))),
     "conv2d of one pixel": Reduction(functional.conv2d, lambda k: ((2, k, 4, 4), (16, k, 1, 1))),
@@ -87,7 +87,7 @@ BACKWARD = {
     "baddbmm": Reduction(torch.baddbmm, lambda k: ((3, 1, 24), (3, k, 16), (3, 16, 24))),
     "addbmm": Reduction(torch.addbmm, lambda k: ((1, 24), (2, k, 16), (2, 16, 24))),
     "einsum": Reduction(bilinear_einsum, lambda k: ((4, k, 16), (4, 16, 16))),
-    # A weight for all of a batch is expanded: in backward its gradient is a sum over them.
+    # A weight shared by a batch is expanded: its gradient is a sum over the batch.
     "matmul of one for all": Reduction(torch.matmul, lambda k: ((k // 16, 16, 24), (1, 24, 16))),
     "linear of strided rows": Reduction(strided, lambda k: ((16, k), (24, 16), (24,))),
     "conv1d": Reduction(functional.conv1d, lambda k: ((k // 16, 8, 18), (16, 8, 3), (16,))),
@@ -118,7 +118,7 @@ def check(amp: SuiteAmp, name: str, reduction: Reduction, *, direction: str) -> 
 
 
 def normal(shapes: tuple[tuple[int, ...], ...]) -> list[Tensor]:
-    """Return normal values; those that are summed are small enough for fp16."""
+    """Return normally distributed values, scaled so that their sums are in fp16's range."""
     return [torch.randn(shape) / 8 for shape in shapes]
 
 
@@ -133,7 +133,8 @@ def test_sums_over_the_batch(amp: SuiteAmp, name: str) -> None:
     check(amp, name, BACKWARD[name], direction="batch")
 
 
-#: Of products of float32 values: three roundings of about 0.41 u, of both arguments and of the result, make 0.71 u.
+#: Bounds in u for products of float32 values. Three roundings of about 0.41 u each, of both arguments and of the
+#: result, add up to 0.71 u.
 LEAST, MOST = 0.6, 0.95
 
 

@@ -1,4 +1,4 @@
-"""Each operator with a rule rounds as its model says, forward and backward; the rules themselves are the list."""
+"""Each operator with an autocast rule rounds as its model predicts, forward and backward."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def test_evaluation_leaves_the_statistics_alone(amp: SuiteAmp) -> None:
 
 @pytest.mark.amp(dtypes=["fp16"])
 def test_statistics_survive_an_overflow(amp: SuiteAmp) -> None:
-    """GradScaler skips the step of an overflow; the statistics that the overflow changed stay."""
+    """GradScaler skips the step of an overflow, but running statistics keep the change of its forward pass."""
     device = amp.device.torch_device
     linear, norm = nn.Linear(10, 10).to(device), nn.BatchNorm1d(10).to(device)
     nn.init.ones_(linear.weight)

@@ -1,6 +1,6 @@
-"""``amp.check`` on a whole model: networks of each kind have no findings, and compute the same in every dtype.
+"""``amp.check`` on whole models: each kind of network has no findings, and computes the same in every dtype.
 
-Users call the same check.
+The check is the public one, as users call it.
 """
 
 from __future__ import annotations
@@ -15,5 +15,5 @@ from pytest_amp.cases import Case, cnn, decoder, mlp
 
 @pytest.mark.parametrize("case", [mlp(), cnn(), decoder()], ids=str)
 def test_a_network_has_no_findings(amp: SuiteAmp, case: Case) -> None:
-    """The case has a name of its own: other files observe its gradients, too, and each key has one test."""
+    """Rename the case: other tests record its gradients, too, and each record key belongs to one test."""
     assert amp.check(replace(case, name=f"{case.name}, whole")).errors == ()

@@ -1,4 +1,4 @@
-"""Networks, losses and ways of training that users bring keep their outputs, gradients and statistics."""
+"""Networks, losses and training procedures of users keep outputs, gradients and statistics in mixed precision."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def of(*shape: int, **keywords: Any) -> Callable[[Callable[..., Tensor]], Row]:
 
 _CUBE, _IMAGE, _VOLUME = (12, 40, 24), (2, 4, 9, 9), (2, 3, 5, 6, 7)
 _cube, _image, _volume = of(*_CUBE), of(*_IMAGE), of(*_VOLUME)
-#: Long enough to show a sum in the low dtype; a sum itself is rounded once.
+#: Long enough to detect accumulation in the low dtype; a sum itself is rounded once.
 _long = of(300, 4, 200, most=1.5)
 _wide, _chosen, _picture = of(*_CUBE), of(12, 20, distinct=True), of(2, 2, 9, 9, distinct=True)
 
@@ -192,7 +192,7 @@ def _bag(w: Tensor, **keywords: Any) -> Tensor:
 
 
 def _scattered(reduce: str, *, itself: bool) -> Row:
-    """Reduce eight rows into each place, accumulated in the low dtype."""
+    """Reduce eight rows into each index, accumulated in the low dtype."""
 
     def scatter(x: Tensor, y: Tensor) -> Tensor:
         return x.scatter_reduce(0, _everywhere(y, 5), y, reduce, include_self=itself)
@@ -200,7 +200,7 @@ def _scattered(reduce: str, *, itself: bool) -> Row:
     return Row(scatter, ((5, 6), (40, 6)), most=8.0)
 
 
-_PAIR = ((5, 6), (20, 6))  # four rows for each place: a CPU adds them up in the low dtype
+_PAIR = ((5, 6), (20, 6))  # four rows for each index: a CPU accumulates them in the low dtype
 
 INDEXING = {
     "index_add": Row(lambda x, y: x.index_add(0, _index(y, 5), y, alpha=0.5), _PAIR),

@@ -48,7 +48,7 @@ def _few(x: Tensor, count: int) -> Tensor:
 
 
 def _sampled(images: Tensor, grid: Tensor) -> Tensor:
-    """Sample ``images`` between pixels, no closer than a quarter: at a pixel rounding decides over its neighbours."""
+    """Sample ``images`` at least a quarter pixel off the grid: on the grid, rounding would select the neighbours."""
     size = images.shape[-1]
     places = ((grid + 1) * size - 1) / 2
     pixels = places.detach().floor()
@@ -180,7 +180,7 @@ ELEMENTWISE: dict[str, Callable[[Tensor], Tensor]] = {
     "reciprocal": lambda x: (x.abs() + 0.5).reciprocal(),
     "sqrt": lambda x: (x.abs() + 0.5).sqrt(),
     "rsqrt": lambda x: (x.abs() + 0.5).rsqrt(),
-    # Of 2048 values with gaps between them, and 31 that fill no vector.
+    # 2048 strided values, and 31 values, which do not fill a vector.
     "rsqrt_with_gaps": lambda x: (x.abs() + 0.5)[:, ::2].rsqrt(),
     "rsqrt_of_few": lambda x: (x[:31, 0].abs() + 0.5).rsqrt(),
     "log": lambda x: (x.abs() + 0.5).log(),

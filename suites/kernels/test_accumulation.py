@@ -18,7 +18,7 @@ _LENGTH = 1024
 
 
 def _kept(amp: SuiteAmp) -> int:
-    """Return the last k for which a sum keeps 2**-k beside one, and every larger one."""
+    """Return the largest k for which a sum retains 2**-k added to 1, as it does for every smaller k."""
     rows = 16 if amp.device.kind is DeviceKind.CPU else SIZE
     count = 0
     while count < 40 and survives(count + 1, amp.device.torch_device, amp.dtype, rows=rows):

@@ -1,4 +1,4 @@
-"""Operators with every argument: dimensions, modes, masks, sizes; result and gradients are near float64's."""
+"""Operators with every argument (dimensions, modes, masks, sizes): results and gradients agree with float64."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from .arguments import PRODUCTS, ROWS, Row
 
 
 def _values(amp: SuiteAmp, row: Row) -> list[Tensor]:
-    """Return float32 values that the low dtype represents if they are given in it or cast to it, as for float64."""
+    """Return the arguments' values: those passed in the low dtype, or cast to it, are representable in it."""
     shapes = (*row.low, *row.wide)
     if not row.distinct:
         low = len(shapes) if row in PRODUCTS.values() else len(row.low)
         result = [torch.randn(shape) for shape in shapes]
         return [*(value.to(amp.dtype) for value in result[:low]), *result[low:]]
-    # Consecutive bit patterns, from 1 on: no two values are equal.
+    # Consecutive bit patterns, starting at 1.0: all values are distinct.
     counts = [torch.Size(shape).numel() for shape in shapes]
     one: Any = torch.ones(1, dtype=amp.dtype).view(torch.int16)
     drawn: Any = (one + torch.randperm(sum(counts)).to(torch.int16)).view(amp.dtype)
     return [part.view(shape) for part, shape in zip(drawn.split(counts), shapes, strict=True)]
 
 
-#: Sums of some thousand terms in float32.
+#: Allowed error of float32 results in units of float32's u, for sums of some thousand terms.
 FEW = 64
 
 
@@ -39,7 +39,7 @@ FEW = 64
 @pytest.mark.filterwarnings("ignore:index_reduce")
 @pytest.mark.parametrize("name", ROWS)
 def test_operator_with_arguments(amp: SuiteAmp, name: str) -> None:
-    """A kernel that forgets an argument, or a different kernel for it, shows here."""
+    """Detect a kernel that ignores an argument, and a wrong kernel that is selected by an argument."""
     row, device = ROWS[name], amp.device.torch_device
     returned = {}
 

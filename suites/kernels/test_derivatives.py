@@ -1,4 +1,4 @@
-"""Gradients in float64 are derivatives of their functions: the reference of low-precision gradients is correct."""
+"""Float64 gradients along every argument are the derivatives: the reference of low-precision gradients is correct."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from ..gradients.test_layer_arguments import LAYERS, tensors_of
 from ..gradients.test_losses import LOSSES
 from .arguments import ROWS, Row
 
-#: Finite differences use each of these steps, and the best counts: the first is the most exact, the last sees no kink.
+#: Steps of the finite differences, of which the best result counts: the first is the most exact, the last avoids kinks.
 STEPS = (1e-5, 1e-7, 1e-9)
-#: Of a derivative. The worst of the last step alone is 1e-5: float64's roundoff over it, of a sum that is about 100.
+#: Allowed error of a derivative. The last step alone has at most 1e-5: float64's roundoff of a sum of about
+#: 100, divided by the step.
 MOST = 1e-4
 
 #: Rows whose function detaches a part of an argument, which has no gradient.

@@ -218,7 +218,7 @@ def test_gradients_at_kinks_are_those_of_wide_numbers(amp: SuiteAmp, name: str) 
     assert close, f"{name}: the gradient is {gradient.tolist()}, in float64 {expected.tolist()}"
 
 
-#: Beside the elementwise functions, those that take a maximum of a few values or add a few.
+#: Elementwise functions, and functions that take the maximum or the sum of a few values.
 _PASSING: dict[str, Callable[[Tensor], Tensor]] = {
     **ELEMENTWISE,
     "clamp from below": lambda x: x.clamp(min=-1),

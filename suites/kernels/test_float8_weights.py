@@ -1,4 +1,4 @@
-"""Weights stored in float8: in each kind of layer they are rounded once, and products use their values."""
+"""Weights stored in float8 are rounded once in each kind of layer, and products use exactly their values."""
 
 from __future__ import annotations
 

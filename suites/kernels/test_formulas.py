@@ -1,4 +1,4 @@
-"""Operators against their formulas in float64, which also shows errors that all dtypes share."""
+"""Operators agree with their formulas in float64, which also detects errors that all dtypes share."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def targets(x: Tensor) -> Tensor:
     return torch.arange(x.shape[0], device=x.device) * 3 % x.shape[1]
 
 
-#: Places to which rows are added, several to each.
+#: Indices at which rows are added, several at each.
 PLACES = 7
 
 

@@ -1,4 +1,4 @@
-"""Each operator on low-precision values, with a rule or without: its error is its rounding, at every length."""
+"""Each operator on low-precision values, with a rule or without, is off by its rounding only, at every length."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def test_sums_do_not_lose_with_length(amp: SuiteAmp, name: str) -> None:
     hold(amp, name, {str(length): reduction(amp, name, length) for length in (SHORT, LONG)})
 
 
-#: An image of 256 pixels leaves 16 of float32's bits to the place between two of them; the statistics of 262144 rows,
-#: added one after the other, are off by the square root of as many float32 roundings (measured on a CPU: 2.7e-5).
+#: Coordinates in an image of 256 pixels leave 16 of float32's bits to the position between two pixels. Statistics of
+#: 262144 rows, summed sequentially, are off by the square root of as many float32 roundings (CPU, measured: 2.7e-5).
 WITHOUT_GREAT_LENGTH = ("grid_sample", "batch_norm", *WITHOUT_LENGTH)
 
 

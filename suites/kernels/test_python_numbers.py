@@ -16,7 +16,7 @@ from pytest_amp.formats.format import Doubles
 
 from ..formats.numbers import hold, own
 
-#: Ways from a number to an element of a tensor.
+#: Ways to convert a Python number to an element of a tensor.
 FILLS: dict[str, Callable[[Tensor, float], Tensor]] = {
     "full": lambda x, number: torch.full((1,), number, dtype=x.dtype, device=x.device),
     "full_like": torch.full_like,

@@ -1,4 +1,4 @@
-"""int8 by an affine map: a round trip is within half a step, ties go to even, and the ends saturate."""
+"""int8 by an affine map, per tensor or channel: round trips are within half a step, ties go to even, ends saturate."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def test_numbers_of_every_size(amp: SuiteAmp, name: str) -> None:
 
 @pytest.mark.parametrize("source", ["float64", "int32", "int64", "bool"])
 def test_from_other_dtypes(amp: SuiteAmp, name: str, source: str) -> None:
-    """A float64 is rounded twice, by way of float32, which shows just above a tie (c10/util/Half.h, BFloat16.h)."""
+    """float64 is rounded twice, first to float32, which is visible just above a tie (c10/util/Half.h, BFloat16.h)."""
     form, dtype = FORMATS[name], getattr(torch, source)
     generator = np.random.default_rng(amp.config.seed)
     if source == "float64":
@@ -51,7 +51,7 @@ def test_from_other_dtypes(amp: SuiteAmp, name: str, source: str) -> None:
 
 
 def test_between_low_formats(amp: SuiteAmp, name: str) -> None:
-    """Convert every pattern of the autocast dtype, with the result by way of float32, which represents all of them."""
+    """Convert every pattern of the autocast dtype; the expected result is that of its float32 value, which is exact."""
     source, form = own(amp.precision), FORMATS[name]
     patterns = np.arange(1 << source.bits)
     tensor = from_patterns(patterns, source, amp.device.torch_device)

@@ -1,4 +1,4 @@
-"""CPU operators on several threads, as users have them: the results of one thread, forward and backward."""
+"""CPU operators on several threads, as users run them: results and gradients match those of one thread."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from pytest_amp.precision import FP32
 
 Shape = tuple[int, ...]
 
-#: More than most machines of CI have: each thread has a share of the work, of any size.
+#: More threads than most CI machines have cores; torch divides work of any size among them.
 THREADS = 4
 
 
 @dataclass(frozen=True)
 class Work:
-    """Function of low-precision tensors, then float32 ones, of shapes that torch divides among threads."""
+    """Function, and the shapes of its low-precision and float32 arguments; torch divides such work among threads."""
 
     function: Callable[..., Tensor]
     low: tuple[Shape, ...]
@@ -46,7 +46,8 @@ WORK = {
     "softmax of columns": Work(lambda x: x.softmax(0), _MATRIX),
     "log_softmax": Work(lambda x: x.log_softmax(-1), _MATRIX),
     "layer_norm": Work(lambda x: f.layer_norm(x, (256,)), _MATRIX),
-    # Gradients of float32 weights of low rows have errors of their own on one thread (`known sums` of the oracle).
+        # Not with low-precision rows: gradients of float32 weights are then inexact on one thread, too (the oracle's
+    # `known sums`).
     "layer_norm of float32": Work(lambda x, w, b: f.layer_norm(x, w.shape, w, b), (), (*_MATRIX, (256,), (256,))),
     "group_norm": Work(lambda x, w, b: f.group_norm(x, 4, w, b), _IMAGE, ((16,), (16,))),
     "batch_norm": Work(lambda x, w, b: f.batch_norm(x, None, None, w, b, training=True), _IMAGE, ((16,), (16,))),
@@ -89,16 +90,16 @@ def _results(amp: SuiteAmp, work: Work, values: list[Tensor], gradient: Tensor |
 
 
 def _allowed(amp: SuiteAmp, one: Tensor) -> float:
-    """Return the allowed relative L2 error: a few values that were low on their way may be the adjacent value."""
+    """Return the allowed relative L2 error: a few values rounded to the low dtype may round to the adjacent value."""
     if torch.equal(one, one.to(amp.dtype).to(one.dtype)):
         return amp.precision.u * max(0.5, 4 / math.sqrt(one.numel()))
     return 64 * FP32.u
 
 
-@pytest.mark.amp(devices=["cpu"])  # threads are the CPU's
+@pytest.mark.amp(devices=["cpu"])  # intra-op threads exist on the CPU only
 @pytest.mark.parametrize("name", WORK)
 def test_several_threads_compute_what_one_computes(amp: SuiteAmp, name: str) -> None:
-    """Sums may be taken in a different order, in float32: then a result is occasionally the adjacent value."""
+    """Threads may change the order of float32 sums, so that a result occasionally rounds to the adjacent value."""
     work = WORK[name]
     low = [torch.randn(shape).to(amp.dtype) for shape in work.low]
     values = [*low, *(torch.randn(shape) for shape in work.wide)]

@@ -1,4 +1,4 @@
-"""Every copy between dtypes in a step is one that the rules ask for, made once if the weight cache keeps it."""
+"""Every cast in a step is one that autocast's rules require, and is made once if the weight cache stores it."""
 
 from __future__ import annotations
 

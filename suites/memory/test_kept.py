@@ -1,4 +1,4 @@
-"""Operators save what their derivative needs for backward, according to a manual count: no more, and no wider."""
+"""Tensors that operators save for backward: by a manual count, no more than the derivative needs, and no wider."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pytest_amp.failure import AmpFailure
 from pytest_amp.memory import Passes, Saved, saved_bytes
 from pytest_amp.rules.spec import RuleName, expected
 
-#: Remaining operators have derivatives of their own, which have not been counted.
+#: The derivatives of the remaining operators have not been counted.
 pytestmark = pytest.mark.amp(devices=["cpu", "cuda"])
 
 ROWS, COLUMNS = 8, 64
@@ -29,7 +29,7 @@ Batch = dict[str, Tensor]
 
 
 class Given(nn.Module):
-    """Arguments of operators beside their low-precision input, all of them parameters."""
+    """Arguments of operators in addition to their low-precision input; all are parameters."""
 
     def __init__(self) -> None:
         """Create a square matrix and two rows."""

@@ -1,4 +1,4 @@
-"""Tensors saved for backward in a step: those of manual casts, less than float32, no more in each further step."""
+"""Tensors saved for backward in a step: those of manual casts, fewer bytes than in float32, constant over steps."""
 
 from __future__ import annotations
 

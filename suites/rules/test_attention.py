@@ -18,7 +18,7 @@ from pytest_amp.precision import dtype_name
 
 from .releases import GROUPED_FLASH
 
-#: None lets torch choose. The CPU has no more than the first three.
+#: None lets torch select the back end. The CPU has the first three only.
 BACKENDS = {
     "chosen": None,
     "math": SDPBackend.MATH,
@@ -74,7 +74,7 @@ def _cases() -> Iterable[Any]:
 @pytest.mark.parametrize("mixed", [False, True], ids=["float32", "mixed"])
 @pytest.mark.parametrize(("backend", "arguments"), list(_cases()))
 def test_attention_is_cast(amp: SuiteAmp, backend: str, arguments: str, *, mixed: bool) -> None:
-    """Attention has the bits of manual casts, also where only the keys are low (pytorch/pytorch#141774)."""
+    """Attention has the bits of manual casts, also if only the keys are low-precision (pytorch/pytorch#141774)."""
     heads = 2 if "gqa" in arguments else 4
     if amp.device.type == "cuda" and backend in {"flash", "cudnn"} and torch.cuda.get_device_capability() < (8, 0):
         pytest.skip(f"{backend} attention needs compute capability 8.0, which {amp.device.describe()} has not")
@@ -101,7 +101,7 @@ def test_attention_is_cast(amp: SuiteAmp, backend: str, arguments: str, *, mixed
 
 
 def _is_refused(amp: SuiteAmp, kernels: list[SDPBackend], arguments: str, *tensors: torch.Tensor) -> None:
-    """Manual casts and a region are refused alike: autocast adds no kernel and no fallback."""
+    """A region raises where manual casts raise: autocast adds no kernel and no fallback."""
     low = [tensor.to(amp.dtype) for tensor in tensors]
     for enabled, (query, key, value) in ((False, low), (True, tensors)):
         with warnings.catch_warnings(), sdpa_kernel(kernels), amp.autocast(enabled=enabled):
@@ -112,7 +112,7 @@ def _is_refused(amp: SuiteAmp, kernels: list[SDPBackend], arguments: str, *tenso
 
 @pytest.mark.parametrize("arguments", [key for key in ARGUMENTS if key != "dropout"])
 def test_attention_is_what_its_formula_says(amp: SuiteAmp, arguments: str) -> None:
-    """Compare with the formula in float64: an argument that every back end forgets shows here."""
+    """Compare with the formula in float64, which detects an argument that every back end ignores."""
     heads = 2 if "gqa" in arguments else 4
     query, key, value = (torch.randn(2, n, 6, 8).to(amp.device.torch_device) for n in (4, heads, heads))
     keywords = ARGUMENTS[arguments](query)

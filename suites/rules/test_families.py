@@ -75,7 +75,7 @@ def test_indexed_writes_promote(amp: SuiteAmp, write: str) -> None:
 
 
 def test_16_bit_formats_that_meet_are_promoted(amp: SuiteAmp, examine: Examiner) -> None:
-    """Require the fix; test_hand_cast shows today's behaviour, and an operator that is fixed before the others."""
+    """Require the fix; test_hand_cast tests the current behaviour, and detects an operator that is fixed first."""
     overloads = overloads_with(RuleName.PROMOTE)(amp.target)
     refused = [name for name in overloads if examine("other_half", qualified(name)).refused]
     if refused:

@@ -1,4 +1,4 @@
-"""Operators under autocast are equal to the same operators with autocast off and manual casts of the arguments."""
+"""Operators under autocast equal the same operators with autocast off and manual casts of their arguments."""
 
 from __future__ import annotations
 

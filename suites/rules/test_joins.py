@@ -80,7 +80,7 @@ def _joins(target: Target) -> Iterable[str]:
 
 @pytest.mark.amp_parametrize("join", _joins)
 def test_a_join_is_as_wide_as_its_widest(amp: SuiteAmp, join: str) -> None:
-    """No tensor is narrowed, whatever the dtypes, their order and the name."""
+    """No tensor is cast to a narrower dtype, for all dtypes, their orders and all names of the operator."""
     shape, function = JOINS[join]
     torch.manual_seed(amp.config.seed)
     numbers = [torch.randn(shape, dtype=torch.float64) for _ in range(3)]

@@ -1,4 +1,4 @@
-"""Layers whose fast paths call operators of their own run, in the dtype of their parts."""
+"""Layers with fast paths, which call fused operators, run in the dtype of their parts."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_attention_takes_every_kind_of_mask(amp: SuiteAmp) -> None:
             results.append(attention(query, query, query, attn_mask=mask, need_weights=False)[0])
     amp.observe("MultiheadAttention", dtype_name(results[0].dtype), kind="dtype")
     assert {result.dtype for result in results} == {amp.dtype}
-    # One fused kernel adds the mask, another one skips masked elements: they differ by a rounding or two.
+    # Fused kernels either add the mask or skip masked elements: their results differ by a rounding or two.
     for result in results[1:]:
         torch.testing.assert_close(result, results[0])
 

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.amp(fake=True)
 
 @pytest.mark.amp_parametrize("overload", known_overloads)
 def test_other_dtypes_and_other_devices(amp: SuiteAmp, overload: str, examine: Examiner) -> None:
-    """float64, integers, complex values, and other devices' tensors stay unchanged, also beside ones that are cast."""
+    """float64, integers, complex values, and other devices' tensors are not cast, even if other arguments are."""
     checked = examine("left_alone", qualified(overload))
     require(amp, checked, "casts what it should leave alone", likely="float64 or complex values lose precision")
 

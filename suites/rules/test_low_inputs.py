@@ -1,4 +1,4 @@
-"""Low-precision inputs without a rule: activations as exact as the format, parametrized weights with gradients."""
+"""Low-precision inputs without a rule: activations as exact as the format, gradients of parametrized weights."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class _Normed(nn.Module):
     ["weight_norm", "weight_norm, conv", "weight_norm, dim", "old weight_norm", "spectral_norm", "orthogonal"],
 )
 def test_parametrized_weights_are_trained(amp: SuiteAmp, kind: str) -> None:
-    """The layer's result is low; every parameter behind its weight gets a float32 gradient near float32's own."""
+    """The result is low-precision; every parameter of the parametrization gets a float32 gradient near float32's."""
     module = _Normed(kind).to(amp.device.torch_device).eval()  # in training spectral_norm iterates
     batch = torch.randn(4, 8, device=amp.device.torch_device)
     gradients = []

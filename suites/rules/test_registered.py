@@ -1,4 +1,4 @@
-"""Every operator that autocast knows on this device has the rule that the spec gives it."""
+"""Every operator with an autocast kernel on this device has the rule that the spec lists."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Products with every argument: stride, dilation, groups, padding, scale, shape; each is cast as the plain one is."""
+"""Products with non-default arguments (stride, dilation, groups, padding, scale, shape) are cast like the defaults."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ _PRODUCTS: dict[str, tuple[Shapes, Call]] = {
     "linear of 4 dimensions": (((2, 3, 4, 8), (6, 8), (6,)), functional.linear),
     "linear without bias": (((3, 8), (6, 8)), functional.linear),
     "linear, large": (((130, 520), (260, 520), (260,)), functional.linear),
-    # Not a multiple of eight, which 16-bit kernels prefer, or not even of four.
+    # Sizes that are not multiples of eight, which 16-bit kernels prefer, or of four.
     "linear of width 20": (((3, 20), (12, 20), (12,)), functional.linear),
     "linear of width 21": (((3, 21), (7, 21), (7,)), functional.linear),
     "matmul of width 21": (((3, 5, 21), (3, 21, 7)), torch.matmul),
@@ -171,7 +171,7 @@ def _run(amp: SuiteAmp, variant: str, *, by_hand: bool, mode: str) -> list[torch
 @pytest.mark.parametrize("mode", _MODES)
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_variants_are_cast_as_the_plain_product(amp: SuiteAmp, variant: str, mode: str) -> None:
-    """Variants are low unless promoted, and bitwise equal to manual casts, forward and backward."""
+    """Variants are low-precision unless promoted, and bitwise equal to manual casts, forward and backward."""
     dtype = _dtype(amp, variant)
     actual, by_hand = (_run(amp, variant, by_hand=hand, mode=mode) for hand in (False, True))
     amp.observe(f"{variant}, {mode}", dtype_name(actual[0].dtype), kind="dtype")

@@ -86,7 +86,7 @@ class Trained:
 def test_a_resumed_training_is_the_one_without(
     amp: SuiteAmp, amp_scaler: ScalerFactory, optimizer: str, at: int
 ) -> None:
-    """Resume from a file, into new objects of other settings: losses, scales, rates and parameters, bit for bit.
+    """Resume from a file in new objects with other settings: losses, scales, rates and parameters are bitwise equal.
 
     Resume also right after a skipped step, before any step, and in the middle of a growth interval.
     """

@@ -1,4 +1,4 @@
-"""Clipping with a scaler: after ``unscale_`` it is clipping in float32, whatever the number and size of gradients.
+"""Clipping with a scaler: after ``unscale_`` it equals clipping in float32, for any number and size of gradients.
 
 Before ``unscale_`` it clips scaled gradients (Lightning #9330, #9694), the mistake in ``test_unscale.py``.
 """

@@ -1,4 +1,4 @@
-"""GradScaler inside a CUDA graph, with a fused optimizer: an iteration without the host."""
+"""GradScaler inside a CUDA graph, with a fused optimizer: an iteration without host synchronisation."""
 
 from __future__ import annotations
 

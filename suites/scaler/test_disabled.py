@@ -35,7 +35,7 @@ def test_an_iteration_is_the_plain_one(amp: SuiteAmp, amp_scaler: ScalerFactory)
 
 
 def test_it_checks_nothing(amp: SuiteAmp, amp_scaler: ScalerFactory) -> None:
-    """An inf is stepped with, as without a scaler; every order of calls is allowed; closures work."""
+    """The optimizer steps on inf gradients, as without a scaler; every order of calls is allowed; closures work."""
     run = training(amp, amp_scaler(enabled=False))
     run.backward(INF)
     for _ in range(2):

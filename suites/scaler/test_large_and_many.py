@@ -21,7 +21,7 @@ def _model(amp: SuiteAmp, dtype: torch.dtype) -> tuple[list[nn.Parameter], torch
 
 
 def _gradients(dtype: torch.dtype) -> list[torch.Tensor]:
-    """Return normal values times powers of two: unscaled, they come near the smallest of float32."""
+    """Return normal values times powers of two; unscaled, they approach float32's smallest normal value."""
     generator = torch.Generator().manual_seed(0)
     gradients = []
     for size in SIZES:

@@ -20,7 +20,7 @@ _SCALE = 8.0
 BAD = pytest.mark.parametrize("bad", [None, INF, NAN], ids=["clean", "inf", "nan"])
 FOREACH = pytest.mark.parametrize("foreach", [False, True], ids=["loop", "foreach"])
 EXPLICIT = pytest.mark.parametrize("explicit", [False, True], ids=["step", "unscale_ then step"])
-#: A learned temperature is a scalar, a mask of nothing is empty.
+#: Among them a scalar, like a learned temperature, and an empty tensor, like an empty mask.
 SHAPES: tuple[tuple[int, ...], ...] = ((), (1,), (3, 2), (0,), (2, 1, 2, 1, 2))
 
 
@@ -189,7 +189,7 @@ def _tensors_alive() -> int:
 
 
 def test_nothing_of_an_iteration_outlives_its_update(amp: SuiteAmp, amp_scaler: ScalerFactory) -> None:
-    """Neither found-inf of an optimizer nor the optimizer stays: trainings that create many would fill the memory."""
+    """The scaler retains neither an optimizer nor its found-inf: trainings that create many would leak memory."""
     run, ended, alive = training(amp, amp_scaler(init_scale=_SCALE)), [], []
     gc.freeze()  # objects of older tests and modules are most of the process, and take seconds to search
     try:

@@ -146,7 +146,7 @@ def test_averaged_weights_are_float32(amp: SuiteAmp, amp_scaler: ScalerFactory, 
 def _told_to_schedule(
     amp: SuiteAmp, amp_scaler: ScalerFactory, plan: list[float | None]
 ) -> tuple[list[str], list[float]]:
-    """Step a scheduler after each step that was taken, according to the scale: warnings and rates."""
+    """Step a scheduler after each step that was not skipped, according to the scale; return warnings and rates."""
     run = training(amp, amp_scaler(init_scale=8.0))
     scheduler = lr_scheduler.StepLR(run.optimizer, 1, gamma=0.5)
     rates = []
@@ -162,7 +162,7 @@ def _told_to_schedule(
 
 
 def test_a_scheduler_that_waits_for_steps_does_not_warn(amp: SuiteAmp, amp_scaler: ScalerFactory) -> None:
-    """The scale shows whether a step was taken, and skipped steps are no steps (pytorch/pytorch#44511, #55585)."""
+    """The scale shows whether a step was skipped; a scheduler ignores skipped steps (pytorch/pytorch#44511, #55585)."""
     assert _told_to_schedule(amp, amp_scaler, [INF, INF, None, None, INF, None]) == (
         [],
         [0.5, 0.5, 0.25, 0.125, 0.125, 0.0625],

@@ -43,7 +43,7 @@ def _first(parameter: nn.Parameter) -> float:
 
 
 def _give(parameter: nn.Parameter, bad: float | None = None) -> None:
-    """Set a scaled gradient of ones, with ``bad`` at its end."""
+    """Set a scaled gradient of ones, with ``bad`` as its last element."""
     parameter.grad = torch.full_like(parameter, _SCALE)
     if bad is not None:
         parameter.grad[-1] = bad
@@ -60,7 +60,7 @@ def _step(scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer) -> Non
 def test_a_bad_gradient_in_any_group_skips_all(
     amp: SuiteAmp, amp_scaler: ScalerFactory, implementation: str, bad: float | None, place: int
 ) -> None:
-    """Give groups learning rates of their own, 0 as in a warm-up among them; a clean step moves each by its own."""
+    """Give each group its own learning rate, one of them 0 as in a warm-up; a clean step uses each group's rate."""
     for rates in ([0.5, 0.25, 0.125], [0.0, 0.25, 0.0]):
         parameters = [_parameter(amp) for _ in rates]
         groups = [{"params": [p], "lr": rate} for p, rate in zip(parameters, rates, strict=True)]
@@ -142,7 +142,7 @@ def test_tensors_of_several_dtypes(
 @pytest.mark.amp(devices=["cuda"])
 @IMPLEMENTATION
 def test_bfloat16_gradients_are_refused(amp: SuiteAmp, amp_scaler: ScalerFactory, implementation: str) -> None:
-    """CUDA refuses them in words that users search for, before any step or division (pytorch/pytorch#127176)."""
+    """CUDA raises before any step or division, with the message that users search for (pytorch/pytorch#127176)."""
     parameter = _parameter(amp, torch.bfloat16)
     optimizer, scaler = _sgd([parameter], implementation), _started(amp, amp_scaler(init_scale=_SCALE))
     _give(parameter)
@@ -170,7 +170,7 @@ def test_fused_optimizers_take_float16_parameters(amp: SuiteAmp, amp_scaler: Sca
 def test_sparse_gradients_in_one_of_two_groups(
     amp: SuiteAmp, amp_scaler: ScalerFactory, optimizer_type: type[torch.optim.Optimizer], bad: float | None
 ) -> None:
-    """Sparse gradients beside dense ones: duplicate rows are summed, and a non-finite value in either skips both."""
+    """Sparse and dense gradients together: duplicate rows are summed, and a non-finite value in either skips both."""
     step: Callable[..., torch.optim.Optimizer] = functools.partial(optimizer_type, lr=0.5)  # type: ignore[call-arg]
     for where in ("sparse", "dense"):
         runs = []
@@ -275,7 +275,7 @@ def _fused(target: Target) -> list[str]:
 def test_nothing_is_left_on_a_fused_optimizer(
     amp: SuiteAmp, amp_scaler: ScalerFactory, name: str, bad: float | None
 ) -> None:
-    """``grad_scale`` and ``found_inf`` are removed again, so that a later ``step`` of the optimizer is a plain one."""
+    """``grad_scale`` and ``found_inf`` are removed afterwards: a later ``step`` of the optimizer ignores the scaler."""
     parameter = _parameter(amp)
     optimizer = getattr(torch.optim, name)([parameter], lr=0.5, fused=True)
     scaler = _started(amp, amp_scaler(init_scale=_SCALE))

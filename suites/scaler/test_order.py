@@ -109,7 +109,7 @@ def test_a_closure_is_refused(amp: SuiteAmp, amp_scaler: ScalerFactory, form: st
 
 
 def test_step_returns_what_the_optimizer_returns(amp: SuiteAmp, amp_scaler: ScalerFactory) -> None:
-    """``step`` forwards arguments and results. A skipped step returns None, no proof of it (pytorch/pytorch#152279)."""
+    """``step`` forwards arguments and results. A skipped step returns None, as others may (pytorch/pytorch#152279)."""
 
     class Telling(torch.optim.SGD):
         def step(self, closure: None = None, *, reported: float = 0.0) -> float:  # type: ignore[override]

@@ -1,4 +1,4 @@
-"""Overflow: an inf or NaN in any gradient skips the whole step: no parameter and no optimizer state changes."""
+"""An inf or NaN in any gradient skips the whole step: no parameter and no optimizer state changes."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ def test_fp16_gradients_are_refused(amp: SuiteAmp, amp_scaler: ScalerFactory, me
 
 
 def test_parameters_of_several_dtypes(amp: SuiteAmp, amp_scaler: ScalerFactory) -> None:
-    """float32 beside other dtypes in one optimizer: each is unscaled, each is checked."""
+    """float32 and other dtypes in one optimizer: gradients of each dtype are unscaled and checked."""
     dtypes = [torch.float32] + ([torch.float64] if amp.device.type != "mps" else [])
     if amp.device.kind is DeviceKind.CPU:  # accelerators may refuse it: test_bf16_gradients_are_checked
         dtypes.append(torch.bfloat16)

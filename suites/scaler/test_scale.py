@@ -1,4 +1,4 @@
-"""``scale``: the multiplication, and the time when the scaler's tensors are created."""
+"""``scale``: multiplies tensors and nested sequences of them, and creates the scaler's tensors on first use."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_tensor_is_multiplied(amp: SuiteAmp, amp_scaler: ScalerFactory) -> Non
 
 
 def test_a_scalar_loss_becomes_float32(amp: SuiteAmp, amp_scaler: ScalerFactory) -> None:
-    """Scaling a zero-dimensional low loss by the float32 scale gives float32: the scaled loss does not overflow."""
+    """A zero-dimensional low-precision loss times the float32 scale is float32, so that it does not overflow."""
     loss = torch.tensor(60000.0, device=amp.device.torch_device).to(amp.dtype)
     scaled = amp_scaler().scale(loss)
     assert scaled.dtype is torch.float32

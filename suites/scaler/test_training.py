@@ -77,7 +77,7 @@ def _expect_fp32_loss(
 
 @pytest.mark.parametrize("size", ["loss", "tiny loss"])
 def test_training_with_a_scaler_reaches_the_fp32_loss(amp: SuiteAmp, amp_scaler: ScalerFactory, size: str) -> None:
-    """Start from a scale that is too high for fp16: it falls by itself, and then stays."""
+    """Start from a scale that is too high for fp16: the scaler backs off to a stable scale."""
     factor = _TINY if size == "tiny loss" else 1.0
     init_scale = 2.0**21 / factor
     scaler = amp_scaler(init_scale=init_scale)
@@ -121,7 +121,7 @@ def _schedule(amp: SuiteAmp, amp_scaler: ScalerFactory, bad: float | None) -> tu
 
 
 def test_a_scheduler_warns_after_a_skipped_first_step(amp: SuiteAmp, amp_scaler: ScalerFactory) -> None:
-    """A scheduler cannot know; a loop sees that the scale fell, and then does not step it (pytorch/pytorch#44511)."""
+    """A scheduler cannot detect a skipped step; the loop sees the lower scale, and skips it (pytorch/pytorch#44511)."""
     messages, fell, rate = _schedule(amp, amp_scaler, INF)
     assert fell
     assert len(messages) == 1

@@ -123,7 +123,7 @@ def test_a_disabled_scaler_lets_every_call_through(amp: SuiteAmp, amp_scaler: Sc
 
 
 def test_a_fused_optimizer_whose_gradients_come_after_unscale(amp: SuiteAmp, amp_scaler: ScalerFactory) -> None:
-    """Fused optimizers step, or are refused in words, such as the loop's "No inf checks were recorded"."""
+    """Fused optimizers step, or raise with a message, such as the loop's "No inf checks were recorded"."""
     subject = Subject(amp, amp_scaler(init_scale=8.0), State.READY, "fused step, no gradients")
     subject.scaler.unscale_(subject.optimizer)
     subject.parameter.grad = torch.ones_like(subject.parameter)

@@ -1,4 +1,4 @@
-"""Smallest possible training: one parameter, one product in the autocast dtype, one optimizer, one scaler."""
+"""Minimal training loop: one parameter, one product in the autocast dtype, one optimizer, one scaler."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ INF, NAN = float("inf"), float("nan")
 
 ScalerFactory = Callable[..., torch.amp.GradScaler]
 
-#: The input of the product, and so the gradient: exact in every dtype.
+#: Input of the product, and therefore the gradient; exact in every dtype.
 INPUT = (1.0, -2.0, 3.0, 0.5)
 
 
@@ -30,7 +30,7 @@ class Training:
     optimizer: torch.optim.Optimizer
 
     def backward(self, bad: float | None = None) -> None:
-        """Run a scaled backward through a product in the autocast dtype; ``bad`` is planted in one gradient."""
+        """Run a scaled backward pass through a product in the autocast dtype; write ``bad`` to one gradient element."""
         self.optimizer.zero_grad()
         row = torch.tensor([INPUT], device=self.parameter.device)
         with self.amp.autocast():
@@ -41,7 +41,7 @@ class Training:
             self.gradient[1, 0] = bad
 
     def plant(self, value: float = 1.0) -> None:
-        """Set a gradient of ``value`` times the scale directly: for scales that overflow a 16-bit product."""
+        """Set the gradient to ``value`` times the scale without backward: for scales that overflow a 16-bit product."""
         self.scaler.scale(torch.zeros((), device=self.parameter.device))
         self.parameter.grad = torch.full_like(self.parameter, value) * self.scaler.get_scale()
 
@@ -66,11 +66,11 @@ class Training:
 
 
 def expected_gradient(parameter: torch.Tensor) -> torch.Tensor:
-    """Return the gradient of one backward after unscaling."""
+    """Return the unscaled gradient of one backward pass."""
     return torch.tensor(INPUT, device=parameter.device).reshape(4, 1)
 
 
 def training(amp: SuiteAmp, scaler: torch.amp.GradScaler) -> Training:
-    """Return a training with ``scaler``, its parameter at 1."""
+    """Return a training loop with ``scaler`` and a parameter of ones."""
     parameter = torch.nn.Parameter(torch.ones(4, 1, device=amp.device.torch_device))
     return Training(amp, scaler, parameter, torch.optim.SGD([parameter], lr=0.5))

@@ -11,7 +11,7 @@ from pytest_amp.failure import AmpFailure
 from pytest_amp.precision import dtype_name
 from pytest_amp.run.state_guard import nesting_depth
 
-#: The other autocast dtype, for which an inner region may ask.
+#: The other low-precision dtype, which an inner region may use.
 OTHER = {torch.bfloat16: torch.float16, torch.float16: torch.bfloat16}
 
 

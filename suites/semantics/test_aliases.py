@@ -1,4 +1,4 @@
-"""Interfaces of older code: the deprecated classes and queries mean the same as their successors."""
+"""Deprecated classes and queries behave like their successors."""
 
 from __future__ import annotations
 

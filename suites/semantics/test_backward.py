@@ -23,7 +23,7 @@ _PRODUCTS = ("aten::mm", "aten::addmm")
 
 
 class Spy(torch.autograd.Function):
-    """Identity that notes the autocast state of its backward, and the dtype of its gradient."""
+    """Identity that records the autocast state of its backward, and the dtype of its gradient."""
 
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, device_type: str, observed: list[object]) -> torch.Tensor:
@@ -81,7 +81,7 @@ def test_backward_multiplies_in_the_dtype_of_forward(amp: SuiteAmp) -> None:
 
 
 def test_gradients_are_the_same_inside_the_region(amp: SuiteAmp) -> None:
-    """Backward inside the region has the same bits if forward was low throughout.
+    """Backward inside the region has the same bits if the whole forward ran in low precision.
 
     The layers have no biases, whose gradients are sums, which CUDA's float32 list includes.
     """
@@ -199,7 +199,7 @@ def _by_a_timer(call: Callable[[], object]) -> None:
 
 @pytest.mark.parametrize("caller", CALLERS)
 def test_gradients_do_not_depend_on_who_asks(amp: SuiteAmp, caller: str) -> None:
-    """Gradients have the bits of ``loss.backward()``, whichever function or thread calls backward."""
+    """Gradients have the bits of ``loss.backward()``, for every function and thread that runs backward."""
     actual = []
     for ask in (lambda loss, _: loss.backward(), CALLERS[caller]):
         model, batch = small(amp)

@@ -215,7 +215,7 @@ def _pruned(amp: SuiteAmp) -> list[Tensor]:
     return [retained, *state_of(prune.remove(model, "weight"))]
 
 
-#: Work within regions by accident or on purpose: no product, so that each result is the same as outside.
+#: Work that may run inside a region. It has no product, so that each result is the same as outside.
 WORK: dict[str, Callable[[SuiteAmp], list[Tensor]]] = {
     **{
         f"init.{name}": _filled(getattr(init, name), 12, 12)

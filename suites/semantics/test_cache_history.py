@@ -1,4 +1,4 @@
-"""Cached copies without a graph never serve a use that needs one, whatever operator or layer casts the weight.
+"""Casts that were cached without a graph are never reused where one is needed, for each operator and layer.
 
 See pytorch/pytorch#112583 and #141896: an evaluation, a target network or a checkpoint's first pass under no_grad
 inside a region, and then training on weights that get no gradient.

@@ -236,7 +236,7 @@ def test_an_update_between_regions_is_seen(amp: SuiteAmp, layer: nn.Linear, batc
 def test_a_use_without_gradients_costs_no_gradient(
     amp: SuiteAmp, layer: nn.Linear, batch: torch.Tensor, first: str
 ) -> None:
-    """A copy that was cached without history must not serve a use that needs its gradient."""
+    """A cast that was cached without autograd history must not be reused where a gradient is required."""
     modes = {"no_grad": torch.no_grad, "inference_mode": torch.inference_mode, "grad": nullcontext}
     with amp.autocast():
         layer(batch).float().square().sum().backward()
@@ -263,7 +263,7 @@ def test_an_inner_region_of_another_dtype_casts_to_it(amp: SuiteAmp, layer: nn.L
 
 
 def test_a_new_weight_never_meets_an_old_copy(amp: SuiteAmp, batch: torch.Tensor) -> None:
-    """Create and delete models in one region: a weight at a reused address has no copy of its predecessor."""
+    """Create and delete models in one region: a weight at a reused address does not hit its predecessor's entry."""
     with amp.autocast():
         for _ in range(20):
             layer = nn.Linear(_SHAPE[1], _SHAPE[0], bias=False, device=amp.device.torch_device)

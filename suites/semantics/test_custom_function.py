@@ -16,7 +16,7 @@ from .state import OTHER, State, expect_dtype, expect_state
 def _square(
     amp: SuiteAmp, observed: dict[str, Any], cast_inputs: torch.dtype | None = None
 ) -> type[torch.autograd.Function]:
-    """Return a function that squares a matrix; forward and backward note their arguments and state."""
+    """Return a function that squares a matrix; forward and backward record their arguments and state."""
     device_type = amp.device.type
 
     class Square(torch.autograd.Function):
@@ -70,7 +70,7 @@ def test_backward_runs_in_the_region_of_forward(amp: SuiteAmp) -> None:
 
 
 def test_backward_of_a_forward_outside_is_outside(amp: SuiteAmp) -> None:
-    """Backward is outside, too, if it is called inside a region."""
+    """Backward also runs outside of a region if it is called inside one."""
     observed: dict[str, Any] = {}
     loss = _square(amp, observed).apply(_matrix(amp)).sum()
     with amp.autocast():

@@ -23,7 +23,7 @@ def _current(device_type: str, cast_inputs: torch.dtype | None) -> tuple[Wrap, W
 
 
 def _function_first(device_type: str, cast_inputs: torch.dtype | None) -> tuple[Wrap, Wrap]:
-    """With the function as first argument, not as a decorator."""
+    """Pass the function as the first argument instead of using a decorator."""
     return (
         lambda f: torch.amp.custom_fwd(f, device_type=device_type, cast_inputs=cast_inputs),
         lambda f: torch.amp.custom_bwd(f, device_type=device_type),
@@ -31,7 +31,7 @@ def _function_first(device_type: str, cast_inputs: torch.dtype | None) -> tuple[
 
 
 def _deprecated(_: str, cast_inputs: torch.dtype | None) -> tuple[Wrap, Wrap]:
-    """Since torch 2.4; they are CUDA's, on every machine."""
+    """Return the aliases, deprecated since torch 2.4, which apply to CUDA on every machine."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
         bare = torch.cuda.amp.custom_fwd
@@ -43,7 +43,7 @@ FORMS = {"decorator": _current, "function first": _function_first, "torch.cuda.a
 
 @contextmanager
 def _switched_on(device_type: str, dtype: torch.dtype) -> Iterator[None]:
-    """Autocast by hand: a region of CUDA turns itself off where there is none, its state does not."""
+    """Enable autocast by its setters: without CUDA, a CUDA region disables itself, and the setters work."""
     before = torch.is_autocast_enabled(device_type), torch.get_autocast_dtype(device_type)
     torch.set_autocast_enabled(device_type, True)  # noqa: FBT003  # torch's own signature
     torch.set_autocast_dtype(device_type, dtype)
@@ -57,7 +57,7 @@ def _switched_on(device_type: str, dtype: torch.dtype) -> Iterator[None]:
 def _function(
     form: str, device_type: str, cast_inputs: torch.dtype | None, observed: dict[str, Any]
 ) -> type[torch.autograd.Function]:
-    """The identity, which notes what it finds going forward and back, and raises where ``observed`` asks for it."""
+    """Return an identity function that records the state in forward and backward, and raises on request."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
         wrap_forward, wrap_backward = FORMS[form](device_type, cast_inputs)
@@ -90,9 +90,9 @@ def _device_of(form: str, amp: SuiteAmp) -> str:
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("cast_inputs", [None, torch.float32], ids=["as is", "float32"])
 def test_every_form_keeps_the_state_of_forward(amp: SuiteAmp, form: str, cast_inputs: torch.dtype | None) -> None:
-    """The body's: on, or off with ``cast_inputs``; backward's: as the body's was, and in forward's dtype.
+    """Autocast is on in forward, or off with ``cast_inputs``; backward runs in the state and dtype of forward.
 
-    Without CUDA its backward's region turns itself off, and still takes the dtype.
+    Without CUDA the region of its backward disables itself, but still sets the dtype.
     """
     device_type = _device_of(form, amp)
     observed: dict[str, Any] = {}
@@ -161,7 +161,7 @@ def test_a_backward_that_raises_leaves_the_state_as_it_was(amp: SuiteAmp, cast_i
 
 
 def test_a_function_inside_a_function(amp: SuiteAmp) -> None:
-    """An inner one without casts finds the island that the outer one's ``cast_inputs`` made."""
+    """An inner function without ``cast_inputs`` runs in the disabled region of the outer function's ``cast_inputs``."""
     outer_seen: dict[str, Any] = {}
     inner_seen: dict[str, Any] = {}
     inner = _function("decorator", amp.device.type, None, inner_seen)
@@ -187,7 +187,7 @@ def test_a_function_inside_a_function(amp: SuiteAmp) -> None:
 
 
 def test_one_function_many_regions(amp: SuiteAmp) -> None:
-    """Each call has a note of its own: backward in any order finds the region of its own forward."""
+    """Each call records its own state: backward runs in the region of its own forward, in any order of calls."""
     observed: dict[str, Any] = {}
     function = _function("decorator", amp.device.type, None, observed)
     results = []
@@ -204,7 +204,7 @@ def test_one_function_many_regions(amp: SuiteAmp) -> None:
 
 
 def test_double_backward_through_a_custom_function(amp: SuiteAmp) -> None:
-    """The gradient's own gradient, through a backward that is differentiable."""
+    """Compute a second derivative through a differentiable backward."""
 
     class Cube(torch.autograd.Function):
         @staticmethod

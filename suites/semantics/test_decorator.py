@@ -55,7 +55,7 @@ def test_a_disabled_decorator_is_a_float32_island(amp: SuiteAmp) -> None:
 
 
 def test_each_call_restores_what_it_found(amp: SuiteAmp) -> None:
-    """Outside, in a region of the other dtype, and when the function raises."""
+    """Call outside and in a region of the other dtype; the function raises."""
 
     @torch.autocast(amp.device.type, amp.dtype)
     def fails() -> None:
@@ -89,7 +89,7 @@ def test_a_recursive_function_restores_what_it_found(amp: SuiteAmp) -> None:
 
 
 def test_a_generator_leaves_its_consumer_alone(amp: SuiteAmp) -> None:
-    """The region is around the call, which makes the generator: neither its body nor its consumer is in it."""
+    """The region covers only the call that creates the generator: neither its body nor its consumer runs in it."""
 
     @torch.autocast(amp.device.type, amp.dtype)
     def generate() -> Iterator[torch.dtype]:
@@ -109,7 +109,7 @@ def test_a_generator_leaves_its_consumer_alone(amp: SuiteAmp) -> None:
 
 
 def test_arguments_are_the_functions_own(amp: SuiteAmp) -> None:
-    """Also those that are called as autocast's own are: ``enabled``, ``dtype``, ``device_type``, ``cache_enabled``."""
+    """The function receives all keywords, including ``enabled``, ``dtype``, ``device_type`` and ``cache_enabled``."""
 
     @torch.autocast(amp.device.type, amp.dtype)
     def function(*args: object, **keywords: object) -> tuple[tuple[object, ...], dict[str, object], torch.dtype]:
@@ -162,7 +162,7 @@ def test_an_object_entered_in_itself_restores_what_it_found(amp: SuiteAmp) -> No
 
 
 def test_an_object_may_be_used_again_and_again(amp: SuiteAmp) -> None:
-    """One after the other, in regions of other kinds: it restores what it finds each time."""
+    """Reuse one object in different outer regions: each exit restores the state of the matching entry."""
     region = torch.autocast(amp.device.type, amp.dtype)
     for enabled, dtype in ((False, amp.dtype), (True, OTHER[amp.dtype]), (True, amp.dtype), (False, OTHER[amp.dtype])):
         with amp.autocast(enabled=enabled, dtype=dtype, cache_enabled=False):

@@ -23,7 +23,7 @@ DTYPES = pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.
 
 @DTYPES
 def test_the_default_dtype_is_not_autocasts(amp: SuiteAmp, dtype: torch.dtype) -> None:
-    """``torch.set_default_dtype`` affects new tensors, not casts: float64 stays, float32 becomes low."""
+    """``torch.set_default_dtype`` affects new tensors, not casts: float64 stays float64, float32 is cast."""
     device = amp.device.torch_device
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
@@ -58,7 +58,7 @@ def test_the_default_dtype_may_change_inside(amp: SuiteAmp, dtype: torch.dtype) 
 @pytest.mark.parametrize("default", ["meta", "cpu"])
 @pytest.mark.parametrize("order", ["device outside", "device inside"])
 def test_a_region_under_a_default_device(amp: SuiteAmp, default: str, order: str) -> None:
-    """``torch.device`` as a context, as for models on meta: a region of the device type is still on."""
+    """``torch.device`` as a context, as for models on meta, does not disable a region of the device type."""
     contexts: list[Callable[[], AbstractContextManager[Any]]] = [lambda: torch.device(default), amp.autocast]
     first, second = contexts if order == "device outside" else contexts[::-1]
     device = amp.device.torch_device

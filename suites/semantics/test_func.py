@@ -133,7 +133,7 @@ def test_transforms_of_a_module(amp: SuiteAmp) -> None:
 
 
 def test_forward_ad_has_the_dtype_of_the_primal(amp: SuiteAmp) -> None:
-    """Each operator that is cast casts the tangent, too; the tangent is that of manual casts."""
+    """Operators whose inputs autocast casts also cast tangents; tangents equal those of manual casts."""
     x, tangent, weight = (torch.randn(4, 4, device=amp.device.torch_device) for _ in range(3))
     calls: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
         "mm": torch.mm,

@@ -20,7 +20,7 @@ def _product(amp: SuiteAmp) -> torch.dtype:
 
 @contextmanager
 def _restored(amp: SuiteAmp) -> Iterator[State]:
-    """Restore the state, which a test of a leak would otherwise leave changed."""
+    """Restore the state afterwards: these tests show leaks of it."""
     before, default = State.now(amp.device.type), torch.get_autocast_dtype(amp.device.type)
     yield before
     torch.set_autocast_enabled(amp.device.type, before.enabled)
@@ -64,7 +64,7 @@ def test_a_suspended_generator_leaves_its_consumer_alone(amp: SuiteAmp) -> None:
 
 
 def test_generators_that_take_turns_leave_the_state_as_it_was(amp: SuiteAmp) -> None:
-    """Without nesting, the first one to begin ends first, and restores the state that the other one saw."""
+    """Without nesting, the first to start closes first, and the second restores the state inside the first."""
 
     def generate() -> Generator[int]:
         with amp.autocast():
@@ -81,7 +81,7 @@ def test_generators_that_take_turns_leave_the_state_as_it_was(amp: SuiteAmp) -> 
 
 
 def test_a_context_manager_of_ones_own_is_a_region(amp: SuiteAmp) -> None:
-    """An asynchronous one, too, and ``yield`` inside ``with`` works there as expected."""
+    """A ``yield`` inside ``with`` works in a ``contextmanager`` and in an ``asynccontextmanager``."""
 
     @contextmanager
     def region() -> Iterator[None]:
@@ -132,7 +132,7 @@ def test_a_region_goes_on_after_await(amp: SuiteAmp) -> None:
 
 
 def test_work_handed_to_a_thread_is_outside(amp: SuiteAmp) -> None:
-    """``asyncio.to_thread`` copies contextvars, and autocast's state is none."""
+    """``asyncio.to_thread`` copies context variables; autocast's state is not one of them."""
 
     async def request() -> list[torch.dtype]:
         with amp.autocast():
@@ -180,7 +180,7 @@ def test_interleaved_tasks_leave_the_state_as_it_was(amp: SuiteAmp) -> None:
 
 
 def test_a_decorated_coroutine_function_runs_outside(amp: SuiteAmp) -> None:
-    """The region is around the call that creates the coroutine, as for generators: today's behaviour."""
+    """The region covers only the call that creates the coroutine, as for generators: torch's current behaviour."""
 
     @torch.autocast(amp.device.type, amp.dtype)
     async def request() -> torch.dtype:

@@ -59,7 +59,7 @@ def _future(amp: SuiteAmp) -> Tensor:
     return result
 
 
-#: Each returns a product of its function, which is low-precision in a region.
+#: Each returns the product that its function computes, which is low-precision in a region.
 CALLS: dict[str, Callable[[SuiteAmp], Tensor]] = {
     "torch.cond": _cond,
     "flex_attention": _flex,
@@ -94,7 +94,7 @@ def test_what_it_calls_is_in_the_region(amp: SuiteAmp, call: str, region: str) -
 
 
 def test_a_batch_of_gradients_is_its_gradients(amp: SuiteAmp) -> None:
-    """``is_grads_batched`` is, row for row, one backward pass each, in float32 beyond the low dtype."""
+    """``is_grads_batched`` gives the gradients of one backward pass for each row, beyond the low dtype's precision."""
     device = amp.device.torch_device
     x, weight = (tensor.requires_grad_() for tensor in _tensors(amp, (5, 24), (16, 24)))
     with amp.autocast():
@@ -110,5 +110,5 @@ def test_a_batch_of_gradients_is_its_gradients(amp: SuiteAmp) -> None:
         expected = torch.stack([gradients[index] for gradients in alone])
         error = relative_error(batch, expected)
         assert error <= amp.precision.u, f"gradients of argument {index} are off those of single passes by {error:.3g}"
-    # Gradients that reach the weight beside the product have all of float32's bits.
+    # Gradients that reach the weight outside the product have full float32 precision.
     amp.check_fp32(together[1], name="the batch of gradients")

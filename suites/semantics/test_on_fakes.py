@@ -1,4 +1,4 @@
-"""Semantics of a region that need no values: checked on fake back ends, too, whose regions are state alone."""
+"""Semantics of a region that need no tensor values, also checked on fake devices, where a region is only state."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ pytestmark = pytest.mark.amp(fake=True)
 
 @contextmanager
 def _suspended(amp: SuiteAmp, dtype: torch.dtype) -> Iterator[None]:
-    """Open a region in a generator, as a context manager of a project may."""
+    """Open a region inside a generator-based context manager, as user code does."""
     with amp.autocast(dtype=dtype):
         yield
 
 
 def test_a_generator_of_regions_nests(amp: SuiteAmp) -> None:
-    """Enter in the order of ``with``: products follow the innermost, and each exit restores the previous state."""
+    """Nest generator-based regions: products have the innermost region's dtype; each exit restores the outer region."""
     with amp.device.tensors():
         actual = [product_dtype(amp.device.torch_device)]
         with _suspended(amp, amp.dtype):
@@ -42,7 +42,7 @@ def test_a_generator_of_regions_nests(amp: SuiteAmp) -> None:
 
 
 def _regions_and_casts(_target: Target) -> Iterator[object]:
-    """Yield regions, on or off, and the dtypes of custom_fwd's casts."""
+    """Yield each kind of region (enabled, disabled, none) with each ``cast_inputs`` of ``custom_fwd``."""
     for region in ("on", "off", "none"):
         for name, cast_inputs in (("as is", None), ("float32", torch.float32), ("float16", torch.float16)):
             yield pytest.param((region, cast_inputs), id=f"{region}-{name}")
@@ -52,7 +52,7 @@ def _regions_and_casts(_target: Target) -> Iterator[object]:
 def test_custom_functions_see_the_region_of_their_device(
     amp: SuiteAmp, region_and_cast: tuple[str, torch.dtype | None]
 ) -> None:
-    """``cast_inputs`` in a region that is on casts, and disables it inside; else nothing changes."""
+    """In an enabled region ``cast_inputs`` casts the inputs and disables autocast; otherwise it has no effect."""
     region, cast_inputs = region_and_cast
     observed: list[Any] = []
     device_type = amp.device.type
@@ -82,10 +82,10 @@ def test_custom_functions_see_the_region_of_their_device(
 
 @REGISTER_AUTOCAST
 def test_a_rule_of_an_extension_is_its_devices(amp: SuiteAmp) -> None:
-    """A rule casts on its device, and on no other.
+    """``register_autocast`` casts on its own device type only.
 
-    Releases up to 2.11 accept rules for the CPU and CUDA only. MTIA can have none (no report found):
-    ``torch._C.DispatchKey`` does not name its autocast key. The test will show when it does.
+    Releases up to 2.11 accept rules for the CPU and CUDA only. MTIA cannot have a rule (no report found), because
+    ``torch._C.DispatchKey`` lacks its autocast key. The test fails when a release adds the key.
     """
     label = f"amp_semantics::fake_{amp.device.type}_{amp.precision.name}"
 
@@ -113,7 +113,7 @@ def test_a_rule_of_an_extension_is_its_devices(amp: SuiteAmp) -> None:
 
 @pytest.mark.parametrize("cache", [True, False], ids=["cache", "no cache"])
 def test_what_needs_no_gradient_is_cast_at_each_use(amp: SuiteAmp, *, cache: bool) -> None:
-    """A frozen weight is never in the cache; a low-precision result is not cast."""
+    """A weight without ``requires_grad`` is never cached; a low-precision operand is not cast again."""
     with amp.device.tensors():
         weight = torch.ones(7, 5, device=amp.device.torch_device)
         rows = torch.ones(3, 5, device=amp.device.torch_device)

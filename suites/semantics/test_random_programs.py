@@ -1,4 +1,4 @@
-"""Random programs of regions, switches, exceptions and products: torch's state is that of the model.
+"""Random programs of regions, switches, exceptions and products: torch's state equals the reference model's.
 
 The model is ``pytest_amp/semantics/model.py``, after torch/amp/autocast_mode.py and aten/src/ATen/autocast_mode.cpp,
 which it names for each transition.

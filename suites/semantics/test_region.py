@@ -1,4 +1,4 @@
-"""Dtype of products: that of the region inside; float32 in a disabled one, and outside."""
+"""Products have the region's dtype inside it, and are float32 in a disabled region and outside."""
 
 from __future__ import annotations
 

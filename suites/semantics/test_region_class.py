@@ -1,6 +1,6 @@
-"""``torch.autocast`` itself, for every device type: what it sets, what it restores, and what it does not touch.
+"""``torch.autocast`` on every device type: the state that it sets, that it restores, and that it leaves unchanged.
 
-Fake devices have regions that the plugin makes of the setters beneath; here the class is asked that users enter.
+On fake devices the plugin builds regions from the state setters; these tests use the class that users enter.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Interrupted(Exception):
 
 
 def _switches_itself_off(amp: SuiteAmp) -> bool:
-    """``torch.autocast("cuda")`` asks whether there is CUDA, and is a disabled region where there is none."""
+    """Return True if ``torch.autocast`` disables itself, as it does for CUDA without CUDA."""
     return amp.device.type == "cuda" and not torch.cuda.is_available()
 
 
@@ -64,7 +64,7 @@ def _inside(amp: SuiteAmp, kind: str, dtype: torch.dtype, before: State) -> Stat
 @pytest.mark.parametrize("ends", ["leaves", "raises"])
 def test_it_sets_the_state_and_restores_it(amp: SuiteAmp, kind: str, ends: str) -> None:
     before, observed = State.now(amp.device.type), []
-    other = OTHER[before.dtype]  # what is left behind of the current dtype nobody sees
+    other = OTHER[before.dtype]  # with the current dtype, a missing restoration would not show
     with contextlib.suppress(Interrupted), _region(amp, kind, other):
         observed.append(State.now(amp.device.type))
         if ends == "raises":
@@ -78,7 +78,7 @@ def test_it_sets_the_state_and_restores_it(amp: SuiteAmp, kind: str, ends: str) 
 @EACH
 @pytest.mark.parametrize("outer", ["on", "off", "other dtype", "no cache"])
 def test_it_nests_in_any_region(amp: SuiteAmp, outer: str, kind: str) -> None:
-    """Whatever was set around it: products follow it inside, and the outer region after it."""
+    """Nest it in each outer region: products follow the inner region inside, and the outer one after it."""
     keywords: dict[str, Any] = {
         "on": {},
         "off": {"enabled": False},
@@ -98,7 +98,7 @@ def test_it_nests_in_any_region(amp: SuiteAmp, outer: str, kind: str) -> None:
 
 @EACH
 def test_its_decorator_is_a_region(amp: SuiteAmp, kind: str) -> None:
-    """Around each call, with every argument of its own; the function keeps its name and its documentation."""
+    """Each call runs in a region with the decorator's arguments; the function keeps its name and its docstring."""
     observed: list[State] = []
 
     @_region(amp, kind, OTHER[amp.dtype])
@@ -125,17 +125,17 @@ def test_as_gives_the_region(amp: SuiteAmp) -> None:
 
 
 def _exceptions() -> Iterator[type[BaseException]]:
-    """Python's own that are made of nothing, and torch's of memory."""
+    """Yield Python's exceptions that need no arguments, and torch's OutOfMemoryError."""
     yield torch.OutOfMemoryError
     for kind in vars(builtins).values():
         if isinstance(kind, type) and issubclass(kind, BaseException):
-            with contextlib.suppress(TypeError):  # a group of exceptions is of some
+            with contextlib.suppress(TypeError):  # an exception group requires exceptions
                 kind()
                 yield kind
 
 
 def test_an_exception_is_never_swallowed(amp: SuiteAmp) -> None:
-    """Of any kind: ``__exit__`` returns nothing true."""
+    """Raise each exception in a region: ``__exit__`` never returns a true value."""
     for kind in _exceptions():
         with pytest.raises(kind), _region(amp, "plain", amp.dtype):
             raise kind
@@ -151,7 +151,7 @@ COPIES: dict[str, Callable[[Any], Any]] = {
 @EACH
 @pytest.mark.parametrize("way", COPIES)
 def test_a_copy_is_the_region_that_it_was_made_of(amp: SuiteAmp, way: str, kind: str) -> None:
-    """As of a model that keeps its region and is copied, or sent to a worker."""
+    """Copy a region, as when a model that stores one is copied or sent to a worker."""
     before, other = State.now(amp.device.type), OTHER[amp.dtype]
     result = COPIES[way](_region(amp, kind, other))
     with result:
@@ -165,7 +165,7 @@ def test_a_copy_is_the_region_that_it_was_made_of(amp: SuiteAmp, way: str, kind:
 
 @pytest.mark.parametrize("ends", ["leaves", "raises"])
 def test_a_region_that_was_left_is_let_go(amp: SuiteAmp, ends: str) -> None:
-    """A loop makes one in each step: nothing keeps them."""
+    """Nothing retains the regions that a loop creates in each step."""
     left = []
     for _ in range(3):
         region = _region(amp, "plain", amp.dtype)
@@ -192,7 +192,7 @@ def _restored(kinds: list[str]) -> Iterator[None]:
 @pytest.mark.parametrize("expected_name", ["a setter", "a region"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bf16", "fp16"])
 def test_without_a_dtype_it_has_the_current_one(amp: SuiteAmp, dtype: torch.dtype, expected_name: str) -> None:
-    """``torch.autocast("cuda")`` keeps what ``set_autocast_dtype`` or the region around it says, whichever that is."""
+    """A region without ``dtype`` uses the dtype that ``set_autocast_dtype`` or the outer region has set."""
     with _restored([amp.device.type]), contextlib.ExitStack() as around:
         if expected_name == "a setter":
             torch.set_autocast_dtype(amp.device.type, dtype)
@@ -213,7 +213,7 @@ def test_without_a_dtype_it_has_the_current_one(amp: SuiteAmp, dtype: torch.dtyp
 
 @pytest.mark.parametrize("setter", ["enabled", "dtype"])
 def test_a_setter_sets_one_device_type(amp: SuiteAmp, setter: str) -> None:
-    """``torch.set_autocast_enabled`` and ``set_autocast_dtype``, which every region is made of."""
+    """Test ``torch.set_autocast_enabled`` and ``set_autocast_dtype``, with which every region is implemented."""
     kinds = [kind for kind in ("cpu", *FAKE_TYPES) if torch.amp.is_autocast_available(kind)]
 
     def states() -> dict[str, tuple[bool, torch.dtype]]:

@@ -1,4 +1,4 @@
-"""Torch's queries of its autocast state, inside a region and outside, and restoration on exit."""
+"""Queries of the autocast state, such as ``is_autocast_enabled``, inside and outside regions; exit restores it."""
 
 from __future__ import annotations
 

@@ -148,7 +148,7 @@ SPARSE: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
 )
 @pytest.mark.parametrize("product", SPARSE)
 def test_products_of_sparse_matrices(amp: SuiteAmp, product: str, layout: str) -> None:
-    """Sparse products are cast as dense ones and round no more: one value in a row gives an exact product before."""
+    """Sparse products are cast like dense ones and round as often: with one value in a row the sum is exact."""
     dense = torch.randn(4, 4, device=amp.device.torch_device)
     turn = torch.eye(4, device=amp.device.torch_device)[[2, 0, 3, 1]]
     sparse = turn.to_sparse() if layout == "coo" else turn.to_sparse_csr()
@@ -185,7 +185,7 @@ def test_nested_tensors_are_cast(amp: SuiteAmp, call: str, layout: torch.layout)
     assert torch.allclose(actual.unbind()[0], plain_result, rtol=2 * amp.precision.u, atol=2 * amp.precision.u)
 
 
-#: All except cuDNN's, which torch prefers on some cards.
+#: All back ends except cuDNN's, which torch prefers on some cards.
 _OTHERS = (SDPBackend.MATH, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION)
 _ON_CUDA = pytest.mark.amp(devices=["cuda"])
 

@@ -111,12 +111,12 @@ def test_replicas_in_threads_compute_what_one_thread_computes(amp: SuiteAmp) -> 
     for gradient, parameter in zip(gradients, model.parameters(), strict=True):
         assert gradient is not None
         assert parameter.grad is not None
-        # Four copies or one: the sum over the parts is rounded before or after.
+        # Each thread casts the weight, one thread casts it once: the sum over the parts is rounded before or after.
         assert torch.allclose(gradient, parameter.grad, rtol=8 * amp.precision.u, atol=8 * amp.precision.u)
 
 
 def test_a_region_where_only_some_threads_enter_one(amp: SuiteAmp) -> None:
-    """Replicas without a region compute in float32, beside one that has a region."""
+    """Replicas without a region compute in float32 while another replica is in a region."""
     matrix = torch.randn(8, 8, device=amp.device.torch_device)
     together = threading.Barrier(2, timeout=60)
 
@@ -132,7 +132,7 @@ def test_a_region_where_only_some_threads_enter_one(amp: SuiteAmp) -> None:
 
 
 def test_backward_in_another_thread_is_outside_every_region(amp: SuiteAmp) -> None:
-    """Backward of a graph from a region here runs in another thread, and the products stay low."""
+    """Backward of a graph that was recorded in a region runs in a different thread; products stay low-precision."""
     layer = nn.Linear(8, 8, bias=False).to(amp.device.torch_device)
     observed: list[bool] = []
     with amp.autocast():
@@ -254,7 +254,7 @@ def test_a_loader_in_this_process_loads_in_the_region(amp: SuiteAmp) -> None:
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # Python 3.12 on: the process has threads
 def test_a_loaders_forked_workers_are_in_the_region(amp: SuiteAmp) -> None:
-    """A fork copies the iterating thread with its region: today's behaviour, documented by this test."""
+    """A fork copies the iterating thread with its region: torch's current behaviour, documented by this test."""
     rows = _rows(amp, num_workers=1, multiprocessing_context="fork")
     amp.observe("in a forked DataLoader worker, autocast is on", rows[0][0] == 1.0, kind="state")
     assert rows == [_row_in_the_region(amp)] * 4
@@ -266,7 +266,7 @@ def test_a_loaders_spawned_workers_are_outside(amp: SuiteAmp) -> None:
 
 
 def test_operators_on_several_threads_compute_in_the_region(amp: SuiteAmp) -> None:
-    """Use several of torch's own threads, where other tests use one: the same dtypes, and values up to rounding."""
+    """Use several intra-op threads, where other tests use one: the same dtypes, and the same values up to rounding."""
     weights = {name: torch.randn(shape).to(amp.device.torch_device) for name, (shape, _) in OPERATORS.items()}
     actual = []
     before = torch.get_num_threads()

@@ -17,7 +17,7 @@ from pytest_amp.precision import dtype_name
 from .models import loss_of
 from .state import OTHER, expect_dtype
 
-#: Functions of one row of length 8, by operators with autocast rules; ``m`` is an 8 by 8 matrix.
+#: Functions of one row of length 8, by the operator with an autocast rule that they call; ``m`` is an 8 by 8 matrix.
 VMAPPED: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "matmul": lambda row, m: row @ m,
     "mm": lambda row, m: torch.mm(row.view(1, 8), m),
@@ -54,7 +54,11 @@ def test_functional_call_computes_what_the_module_computes(amp: SuiteAmp) -> Non
 
 
 def test_func_grad_gives_the_gradients_of_backward(amp: SuiteAmp) -> None:
-    """Gradients are bitwise equal, in the parameters' dtype. Without a bias, as for backward inside a region."""
+    """Gradients are bitwise equal, in the parameters' dtype.
+
+    The layers have no biases: ``grad`` runs backward in the region, and a bias's gradient is a sum, which CUDA's
+    float32 list includes.
+    """
     model = nn.Sequential(nn.Linear(8, 16, bias=False), nn.Tanh(), nn.Linear(16, 4, bias=False))
     model.to(amp.device.torch_device)
     batch = torch.randn(4, 8, device=amp.device.torch_device)
@@ -78,7 +82,7 @@ def test_func_grad_gives_the_gradients_of_backward(amp: SuiteAmp) -> None:
 
 @pytest.mark.parametrize("called", ["function", "module"])
 def test_a_compiled_callable_follows_the_ambient_region(amp: SuiteAmp, called: str) -> None:
-    """Call in no region, in this dtype, in the other, disabled, and in none again: one callable, as eager each time."""
+    """Call one compiled callable outside, in regions of either dtype, disabled, and outside again: eager's dtypes."""
     torch.compiler.reset()
     module = nn.Linear(4, 4, device=amp.device.torch_device)
     eager: Callable[..., Any] = module if called == "module" else lambda matrix: matrix @ matrix
@@ -95,7 +99,7 @@ def test_a_compiled_callable_follows_the_ambient_region(amp: SuiteAmp, called: s
 
 
 def test_a_region_inside_a_compiled_function_survives_a_graph_break(amp: SuiteAmp) -> None:
-    """Code that the compiler leaves to Python runs in the region, too (pytorch/pytorch#95837)."""
+    """Code that runs in Python after a graph break runs in the region, too (pytorch/pytorch#95837)."""
     torch.compiler.reset()
 
     @torch.compiler.disable
@@ -113,7 +117,7 @@ def test_a_region_inside_a_compiled_function_survives_a_graph_break(amp: SuiteAm
 
 
 def test_regions_inside_a_compiled_function_are_those_of_eager(amp: SuiteAmp) -> None:
-    """Use a region of either dtype, and a disabled region inside it (the kind of pytorch/pytorch#121631)."""
+    """Nest a disabled region, and one of the other dtype, in a region (similar to pytorch/pytorch#121631)."""
     torch.compiler.reset()
     other = OTHER[amp.dtype]
 

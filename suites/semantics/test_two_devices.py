@@ -18,7 +18,7 @@ from .state import OTHER, expect_state, product_dtype
 
 
 def _others(target: Target) -> Iterator[str]:
-    """Yield the CPU beside an accelerator, real or fake; fake accelerators beside the CPU."""
+    """Yield the second device: the CPU for an accelerator, real or fake; each fake accelerator for the CPU."""
     if target.device.kind is not DeviceKind.CPU:
         yield "cpu"
         return
@@ -50,7 +50,7 @@ def _look(*devices: Device) -> list[tuple[bool, str, str]]:
 @pytest.mark.amp_parametrize("other", _others)
 @pytest.mark.parametrize("inner", ["other", "this"])
 def test_each_device_follows_its_own_region(amp: SuiteAmp, other: str, inner: str) -> None:
-    """The other device's region has the other dtype, so that a mix-up shows."""
+    """The other device's region has the other dtype, which detects a mix-up."""
     this, that = amp.device, find_device(other)
     regions = {"this": lambda: this.autocast(amp.dtype), "other": lambda: that.autocast(OTHER[amp.dtype])}
     outer = "this" if inner == "other" else "other"
@@ -82,7 +82,7 @@ def test_each_device_follows_its_own_region(amp: SuiteAmp, other: str, inner: st
 
 @pytest.mark.amp(devices=["cuda"])
 def test_a_region_is_for_every_device_of_its_type(amp: SuiteAmp) -> None:
-    """Weights on a second GPU have a copy of their own, and both devices are in the region."""
+    """Weights on a second GPU have their own cached copy, and the region applies to both devices."""
     if torch.cuda.device_count() < 2:
         pytest.skip(f"needs two CUDA devices, there is {torch.cuda.device_count()}")
     first = torch.nn.Linear(8, 24, bias=False, device="cuda:0")

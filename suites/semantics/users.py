@@ -1,4 +1,4 @@
-"""Users of a weight that cast it: operators, each with the shape of one weight, and layers, each with an input."""
+"""Operators and layers that cast a weight: operators with the weight's shape, layers with an input."""
 
 from __future__ import annotations
 

@@ -232,7 +232,7 @@ def _conv3d() -> nn.Module:
     return nn.Conv3d(32, 32, 3, padding=1)
 
 
-#: Flash attention and similar kernels do in 16 bits what float32 has no kernel for.
+#: Flash attention and similar kernels exist for 16-bit dtypes only.
 OTHER_KERNELS = 20.0
 
 WORKS = (

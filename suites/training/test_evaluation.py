@@ -126,7 +126,7 @@ def test_evaluation_in_autocast_agrees_with_float32(amp: SuiteAmp, task: str) ->
         with amp.autocast():
             low = model(batch["inputs"]).flatten(0, -2).float()
     top = wide.topk(2).values
-    # Twelve roundings on the way, each of the size of the logits: as for the loss (suites/scaler/test_training.py).
+    # Twelve roundings, each relative to the logits: as for the loss (suites/scaler/test_training.py).
     near = (top[:, 0] - top[:, 1]) <= 16 * amp.precision.u * wide.abs().max()
     differs = wide.argmax(-1) != low.argmax(-1)
     assert float(near.double().mean()) < 0.75, "nearly all logits are so close that nothing can be told"

@@ -76,7 +76,7 @@ def test_the_state_of_optimizers_stays_float32(amp: SuiteAmp, optimizer: str) ->
 
 @pytest.mark.parametrize("task", TASKS)
 def test_updates_do_not_round_away(amp: SuiteAmp, task: str) -> None:
-    """The share of parameters that a gradient does not move is at most a percent above float32's."""
+    """The share of parameters that a gradient does not change is at most one percent above float32's."""
     runs = trained(amp, task)
     wide, low = ([step.lost for step in runs.run(low=precision_is_low).steps] for precision_is_low in (False, True))
     amp.observe(f"{task}/updates that round away", max(low), kind="ratio", allowed=max(wide) + 0.01)

@@ -1,6 +1,6 @@
-"""Users' loops converge as float32 does: micro-batches, clipping, schedulers, averages, nullcontext.
+"""Common training loops converge as in float32: micro-batches, clipping, schedulers, weight averages, nullcontext.
 
-Users call the same check: ``amp.check_training``.
+The check is the public one, ``amp.check_training``. It reports a backward pass inside the region.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def clipped(iteration: TrainingIteration) -> None:
 
 
 def scheduled(iteration: TrainingIteration) -> None:
-    """Use a warm-up and a cosine, stepped with each step that was taken."""
+    """Use a warm-up and a cosine schedule, stepped after each optimizer step that was not skipped."""
     if "scheduler" not in iteration.kept:
         warm = lr_scheduler.LinearLR(iteration.optimizer, 0.25, total_iters=4)
         cosine = lr_scheduler.CosineAnnealingLR(iteration.optimizer, T_max=_STEPS - 4)
@@ -76,7 +76,7 @@ def scheduled(iteration: TrainingIteration) -> None:
 
 
 def averaged(iteration: TrainingIteration) -> None:
-    """Update an exponential average of the weights with each step that was taken."""
+    """Update an exponential moving average of the weights after each optimizer step that was not skipped."""
     iteration.optimizer.zero_grad()
     _backward(iteration, _forward(iteration))
     scale = iteration.scaler.get_scale()
@@ -120,14 +120,14 @@ def test_a_loop_goes_where_float32_goes(amp: SuiteAmp, loop: Callable[[Any], Non
 
 
 def test_a_backward_pass_within_the_region_is_named(amp: SuiteAmp) -> None:
-    """It may be harmless, but the rules of its backward operators are not guaranteed."""
+    """Backward inside a region may be harmless, but torch does not guarantee the dtypes of its operators."""
     task = images(batch=24)
     with pytest.raises(AmpFailure, match="backward runs inside the region; it belongs outside"):
         amp.check_training(task.case, steps=_STEPS, train=within, optimizer=task.optimizer, fresh=True)
 
 
 def test_averaged_weights_follow_float32(amp: SuiteAmp) -> None:
-    """Compare with the average of the weights of each step, computed in float64, up to two roundings a step."""
+    """Compare with the float64 average of the weights of each step; allow two float32 roundings a step."""
     task = images()
     actual = amp.check_training(
         replace(task.case, name="averaged"), steps=_STEPS, train=averaged, optimizer=task.optimizer, fresh=True
@@ -144,7 +144,7 @@ def test_averaged_weights_follow_float32(amp: SuiteAmp) -> None:
 
 
 def test_schedule_and_average_stand_still_where_a_step_is_skipped(amp: SuiteAmp, amp_scaler: Any) -> None:
-    """A loop sees a lower scale: rate, average and weights are those of the steps that were taken."""
+    """The loop detects a skipped step by its lower scale: then learning rate, average and weights do not change."""
     case = images().case
     realised = case.realise(seed=amp.config.seed).on(amp.device.torch_device)
     optimizer = torch.optim.SGD(realised.model.parameters(), lr=0.1)
@@ -172,9 +172,9 @@ def test_schedule_and_average_stand_still_where_a_step_is_skipped(amp: SuiteAmp,
 
 @pytest.mark.parametrize("parts", [2, 3, 7])
 def test_the_loss_of_a_micro_batch_is_divided_in_float32(amp: SuiteAmp, parts: int) -> None:
-    """Outside the region it is a float32 division: gradients are those of a backward pass that starts from 1/n.
+    """Divide outside the region, in float32: gradients equal those of a backward pass that starts from 1/n.
 
-    Bits are equal, since the division's own gradient is 1/n in float32 and nothing else.
+    They are bitwise equal, since the gradient of the division is 1/n in float32.
     """
     realised = images().case.realise(seed=amp.config.seed).on(amp.device.torch_device)
     case, scale = images().case, 2.0**10
@@ -197,7 +197,7 @@ def test_the_loss_of_a_micro_batch_is_divided_in_float32(amp: SuiteAmp, parts: i
 
 
 def test_micro_batches_add_up_in_float32(amp: SuiteAmp) -> None:
-    """A hundred equal micro-batches are a hundred times one: in bf16 the sum would stop at 256 times the addend."""
+    """A hundred equal micro-batches give a hundred times the gradient; bf16 sums would stop at 256 times the addend."""
     realised = images().case.realise(seed=amp.config.seed).on(amp.device.torch_device)
     case, count = images().case, 100
     realised.model.eval()  # moving statistics would change the gradients

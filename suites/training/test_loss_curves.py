@@ -1,4 +1,4 @@
-"""Loss curves in mixed precision stay in the band of float32 at every step, and the task is learned."""
+"""Loss curves in mixed precision stay within the spread of float32 runs at every step, and the task is learned."""
 
 from __future__ import annotations
 

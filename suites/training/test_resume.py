@@ -88,7 +88,7 @@ class Run:
         return file
 
     def load(self, file: io.BytesIO, *, without: str | None = None) -> None:
-        """Load with ``weights_only``; ``without`` is a part that a careless script forgets."""
+        """Load with ``weights_only``; ``without`` names a part that is not loaded, as in an incomplete script."""
         checkpoint = torch.load(file, weights_only=True)
         for name, part in self.parts.items():
             if name != without:

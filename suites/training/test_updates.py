@@ -1,4 +1,4 @@
-"""Updates arrive: each optimizer, in each implementation, steps in float32 as in float64, up to rounding."""
+"""Updates of the weights: each optimizer, in each implementation, steps in float32 as in float64, up to rounding."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_small_updates_arrive(amp: SuiteAmp, optimizer: str, size: str) -> None:
     gradients = [torch.randn(SIZES[size]).to(amp.dtype).float() for _ in range(_STEPS)]
     exact = _moved(optimizer_of_loop, [g.double() for g in gradients], start, torch.float64)
     actual = _moved(optimizer, [g.to(device) for g in gradients], start.to(device), torch.float32).cpu()
-    # An implementation that omits small updates may do so in float64, too; low gradients occasionally cancel.
+    # An implementation that omits small updates may do so in float64, too; low-precision gradients occasionally cancel.
     stays = int((exact == 0).sum())
     assert stays <= exact.numel() // 100, f"{stays} of {exact.numel()} weights do not move under {optimizer}"
     scale = exact.abs().max()

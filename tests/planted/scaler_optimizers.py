@@ -1,4 +1,4 @@
-"""Planted defects of a GradScaler's step with optimizers of every kind."""
+"""Planted defects in GradScaler's handling of optimizers: unscaling, inf checks, skipped steps, found_inf."""
 
 from __future__ import annotations
 

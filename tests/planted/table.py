@@ -1,7 +1,7 @@
-"""Table of planted defects: a function each that breaks torch, with the test that must turn red.
+"""Table of planted defects: functions that each break torch, with the test that must fail.
 
-A theme, which is a module of this folder, has the functions of one subject. ``all_defects`` imports every theme, and
-``find`` that of one defect alone. This module does not import torch.
+A theme is a module of this folder, and defines the defects of one subject. ``all_defects`` imports every theme,
+``find`` only the theme of the requested defect. This module does not import torch.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-#: The environment variable that names the device type whose autocast most defects break; by default the CPU.
+#: Environment variable with the device type whose autocast most defects break; the default is the CPU.
 VARIABLE = "PLANTED_ON"
 
 _FOLDER = Path(__file__).parent
 #: Modules of this folder that define no defect.
 _HELPERS = {"__init__", "changes", "kernels", "table"}
-#: Families that belong to the long tier on a CPU, with its option: see ``long_on`` of their declarations.
+#: Families whose tests are in the long tier on a CPU (``long_on`` of their declarations), with the option that runs it.
 LONG_FAMILIES = {"kernels": "--amp-tier=all"}
-#: What a test's id begins with: a device, with a dash in place of the colon, and a dtype.
+#: Start of a test's parameter id: the device, with a dash in place of the colon, and the dtype.
 _TARGET = re.compile(r"\[((?:fake-)?[a-z]+)-(bf16|fp16)")
 #: The name of a defect in the source of its theme.
 _NAME = re.compile(r"^@defect\(.*\n(?:[ )].*\n)*def (\w+)\(", re.MULTILINE)
@@ -33,10 +33,10 @@ _defects: dict[str, Defect] = {}
 class Defect:
     """A row of the table.
 
-    ``caught_by`` is the id of the test that must turn red, relative to ``suites/`` unless it begins with ``tests/``. An
-    id without its closing bracket stands for every test whose id begins so. ``options`` are further arguments of
-    pytest, with the tier of a family that needs one. ``caught_on_cuda_by`` is the test that notices it on CUDA, if that
-    is another one, and ``not_on_cuda`` the reason why CUDA cannot have the defect.
+    ``caught_by`` is the id of the test that must fail, relative to ``suites/`` unless it begins with ``tests/``. An id
+    without its closing bracket matches every test whose id starts with it. ``options`` are additional arguments of
+    pytest, including the tier that the family needs. ``caught_on_cuda_by`` is the test that fails on CUDA, if it is a
+    different one, and ``not_on_cuda`` the reason why the defect cannot occur on CUDA.
     """
 
     name: str
@@ -49,28 +49,28 @@ class Defect:
 
     @property
     def test(self) -> str:
-        """The test's id, or what its parameters' ids begin with, from the root."""
+        """The test's id, or the prefix of its parametrized ids, relative to the root."""
         return self.caught_by if self.caught_by.startswith("tests/") else f"suites/{self.caught_by}"
 
     @property
     def family(self) -> str:
-        """The folder of the suite that notices it: ``scaler``."""
+        """The folder of the suite whose test must fail, such as ``scaler``."""
         return self.caught_by.partition("/")[0]
 
     @property
     def device(self) -> str:
-        """The device of the test, as ``--amp-device`` takes it."""
+        """The device of the test, in the form of ``--amp-device``."""
         target = _TARGET.search(self.caught_by)
         return target[1].replace("fake-", "fake:") if target else "cpu"
 
     @property
     def dtype(self) -> str:
-        """The dtype of the test, as ``--amp-dtype`` takes it."""
+        """The dtype of the test, in the form of ``--amp-dtype``."""
         target = _TARGET.search(self.caught_by)
         return target[2] if target else "bf16"
 
     def test_on(self, device: str) -> str | None:
-        """Return the id of the test on another device, from the root; None for a defect that CUDA cannot have."""
+        """Return the test's id on ``device``, relative to the root; None if the defect cannot occur there."""
         if device == "cuda" and self.not_on_cuda:
             return None
         if device == "cuda" and self.caught_on_cuda_by:
@@ -79,11 +79,11 @@ class Defect:
 
     @property
     def is_recorded(self) -> bool:
-        """True for a defect that a suite's test notices: only those are in records."""
+        """True if a test of the suites must fail: only their results are recorded."""
         return self.test.startswith("suites")
 
     def is_named_by(self, key: str) -> bool:
-        """Return True for the key of a failure of the test that is meant for this defect."""
+        """Return True if a record key is that of the test that must fail for this defect."""
         test, _, parameters = self.test.partition("::")[2].partition("[")
         after_target = re.sub(r"^(fake-)?[a-z]+-(bf16|fp16|fp32|tf32)-?", "", parameters.removesuffix("]"))
         name = key.split("/", 3)[3]
@@ -116,7 +116,7 @@ def themes() -> list[str]:
 
 
 def all_defects() -> list[Defect]:
-    """Return every defect, by theme and in the order of its file."""
+    """Return every defect, ordered by theme and by position in the file."""
     for theme in themes():
         importlib.import_module(f"{__package__}.{theme}")
     order = {theme: number for number, theme in enumerate(themes())}
