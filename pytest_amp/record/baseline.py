@@ -15,9 +15,9 @@ from pytest_amp.record.observation import Observation, Value
 class Baseline:
     """Record of an earlier run, and the provenance ``now`` of the run that is compared with it.
 
-    The test that makes an observation, the comparison of two records and the floor of a speedup all ask this class, so
-    that the same two values have the same verdict everywhere. ``now`` may be a view of a provenance that is still
-    collected; it must be complete before the first comparison on a device.
+    The test that makes an observation, the comparison of two records and the floor of a speedup all use this class, so
+    that they agree on the verdict of two values. ``now`` may be a view of a provenance that is still being collected;
+    it must be complete before the first comparison on a device.
     """
 
     record: Record

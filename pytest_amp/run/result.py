@@ -1,4 +1,4 @@
-"""Result of a run, as one frozen value: reports are functions of it, and of nothing that is still running."""
+"""Result of a run, as one frozen value, which is the only input of the reports."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class FailedTest:
 
 @dataclass(frozen=True)
 class AcceptedFault:
-    """Fault of --amp-known: how often its tests failed, None if none of them ran.
+    """Fault of --amp-known, with the number of its tests that failed; None if none of them ran.
 
-    ``may_exist`` is false if its key names an observation that the baseline lacks: it may be misspelt.
+    ``may_exist`` is False if its key names an observation that the baseline lacks: the key may be misspelt.
     """
 
     fault: Known
@@ -78,7 +78,7 @@ class Run:
 
     @property
     def is_red(self) -> bool:
-        """Return whether a test failed, or the run has a problem or did not end whole."""
+        """Return whether a test failed, the run has a problem, or the run is not complete."""
         return bool(self.failures or self.problems or not self.record.complete)
 
 
