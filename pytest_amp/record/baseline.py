@@ -57,10 +57,10 @@ class Baseline:
         return compare(observation, self.before(observation.key), fair=fair)
 
     def standard(self, key: str) -> Observation | None:
-        """Return the earlier observation that a new one may not be worse than.
+        """Return the earlier observation that is the standard for a new one.
 
-        Return None without one, and where a comparison with it would be inconclusive: on other hardware, or with a
-        value that was itself not judged.
+        Return None if there is none, or if a comparison would be inconclusive: the hardware differs, or the earlier
+        value was not judged.
         """
         before = self.before(key)
         if before is None or not judged(before) or self.unfair(before.target[0]) is not None:
