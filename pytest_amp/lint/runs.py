@@ -303,7 +303,7 @@ def _recorder(conditions: Conditions) -> Recorder:
 def _quiet(conditions: Conditions) -> Iterator[None]:
     """Seed, compute float32 in IEEE arithmetic, run without Dynamo, and restore states that the user's code changed.
 
-    A recorder cannot see into a graph of Dynamo.
+    Dynamo is disabled because a recorder does not receive the calls inside a compiled graph.
     """
     device_type = conditions.device.type
     state = torch.is_autocast_enabled(device_type), torch.get_autocast_dtype(device_type), torch.get_default_dtype()

@@ -144,7 +144,7 @@ def write_record(record: Record, path: Path, *, replace: bool) -> None:
 
 
 def write_whole(text: str, path: Path, *, replace: bool) -> None:
-    """Write the whole file or nothing: first to a temporary neighbour, then in one step to ``path``.
+    """Write a file atomically: write a temporary file in the same folder, then rename or link it.
 
     If ``replace`` is False and the file exists, RecordError is raised and the file is unchanged, even if another
     process has only just created it. If ``replace`` is True and ``path`` is a symbolic link, its target is replaced. A

@@ -75,7 +75,7 @@ def _code_lines(path: Path) -> Iterator[bytes]:
 
 
 def _docstring_lines(text: bytes) -> set[int]:
-    """Return the numbers of the lines of docstrings; none of a file that does not parse, which pytest tells of."""
+    """Return the line numbers of docstrings; none for a file that does not parse, which pytest reports itself."""
     try:
         tree = ast.parse(text)
     except SyntaxError:

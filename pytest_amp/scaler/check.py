@@ -187,7 +187,7 @@ def _largest_scale(training: Training) -> float:
 
 
 def _first(training: Training, scale: float) -> tuple[Iteration, TraceStep]:
-    """Return the first iteration, on a model of its own."""
+    """Run one iteration on a fresh model and return it."""
     (result,) = _guarded(training, 1, scale)
     return result
 

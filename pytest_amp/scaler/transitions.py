@@ -78,7 +78,7 @@ def outcome(call: str, state: State) -> tuple[Transition, State]:
 
 
 def _state(model: ReferenceScaler) -> State:
-    """Return the state of a model, as seen by its only optimizer."""
+    """Return the state of a reference model that has one optimizer."""
     if not model.enabled:
         return State.DISABLED
     if not model.initialized:
