@@ -118,7 +118,7 @@ def _heard(function: Callable[[], _Result]) -> tuple[_Result, list[str]]:
 def _margin(observations: Iterable[Observation], *, passed: bool) -> float | None:
     """Return the largest used share of an allowed error or number among the observations.
 
-    If the check has passed, larger shares were found acceptable, and are left out.
+    If the check passed, shares above 1 are left out: the check has accepted them for another reason.
     """
     shares = [
         observation.value / observation.allowed

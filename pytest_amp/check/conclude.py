@@ -15,7 +15,7 @@ __tracebackhide__ = is_usage_error
 
 
 def conclude(plan: Plan, expect: Mapping[str, tuple[str, ...]], *, strict: bool) -> Report:
-    """Return the report. Raises AmpFailure if an entry is an error, or with ``strict`` if any entry counts."""
+    """Return the report. Raises AmpFailure if an entry is an error, or with ``strict`` if there is any entry."""
     parted = split(_telling(plan.collector.entries), expect)
     entries = sorted(parted.counted, key=order)
     title = f"{plan.case.name} under {plan.where}"

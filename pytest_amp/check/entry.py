@@ -1,4 +1,4 @@
-"""Entry of a report: one error or doubt, with its line and its remedy."""
+"""Entry of a report: one error or warning, with its line and its remedy."""
 
 from __future__ import annotations
 

@@ -18,14 +18,14 @@ Expected = Mapping[str, str | Sequence[str]]
 
 @dataclass(frozen=True)
 class Split:
-    """Entries that count, and entries that the test accepts."""
+    """Entries that are reported (``counted``), and entries that the test accepts."""
 
     counted: tuple[Entry, ...]
     accepted: tuple[Entry, ...]
 
 
 def expect_expected(expect: object) -> dict[str, tuple[str, ...]]:
-    """Return ``expect`` with a tuple of kinds for each module. Raises AmpUsageError for anything else."""
+    """Validate ``expect``, and return a tuple of kinds by module. Raises AmpUsageError for an invalid argument."""
     if expect is None:
         return {}
     valid = "kinds of findings by module, such as {'layers.0.norm': 'low-norm', '': ['low-loss']}"
@@ -41,9 +41,9 @@ def expect_expected(expect: object) -> dict[str, tuple[str, ...]]:
 
 
 def split(entries: Iterable[Entry], expect: Mapping[str, tuple[str, ...]]) -> Split:
-    """Split entries into those that count and those that ``expect`` accepts.
+    """Split entries into those that are reported and those that ``expect`` accepts.
 
-    A pair of module and kind without an entry becomes an error of its own: an accepted finding has to occur.
+    A pair of module and kind in ``expect`` that matches no entry becomes an error: the accepted finding is gone.
     """
     counted: list[Entry] = []
     accepted: list[Entry] = []

@@ -1,4 +1,4 @@
-"""The one failure of ``amp.check``: all errors, worst first."""
+"""Failure of ``amp.check``, which lists all errors, worst first."""
 
 from __future__ import annotations
 

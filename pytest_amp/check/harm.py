@@ -1,4 +1,4 @@
-"""Harm of a model's own low precision: the ratio of a step's errors against float64 with and without it."""
+"""Harm of low precision in a model's code: the ratio of a step's errors against float64 with and without it."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ from pytest_amp.precision import FP16
 
 __tracebackhide__ = is_usage_error
 
-#: Ratio of errors from which low precision counts as harmful. Independent errors add up in squares: at 1.3 the model's
-#: own casts add 0.69 of the variance of autocast's, eight roundings to the twelve of a step of three products; one cast
-#: and its gradient give sqrt(14 / 12) = 1.08. Healthy models reach at most 1.05 (casts that every decoder makes), 1.15
-#: (a low-precision residual stream) and 1.23 (CLIP, which normalises its embeddings in float16).
+#: Ratio of errors from which low precision is harmful. Variances of independent errors add up: a ratio of 1.3 means
+#: that the model's casts add 0.69 of the variance of autocast's, as eight roundings added to the twelve in a step of
+#: three products. One cast and its gradient give sqrt(14 / 12) = 1.08. Correct models reach at most 1.05 (casts that
+#: every decoder makes), 1.15 (a low-precision residual stream) and 1.23 (CLIP, which normalises its embeddings in
+#: float16).
 LIMIT = 1.3
-#: The loss is one value, whose error may be small by chance: it counts as harmed from this ratio on, in each of the
-#: draws, if it is also a quarter of a unit roundoff away.
+#: Ratio from which the error of the loss is harmful. The loss is one value, whose error may be small by chance: the
+#: ratio must be reached in each draw, and the error be a quarter of a unit roundoff or more.
 LOSS_LIMIT, LOSS_LEAST, DRAWS = 4.0, 0.25, 3
 #: Maximum number of functions that are measured one by one.
 MOST = 12
@@ -73,7 +74,7 @@ class Harm:
 
     @cached_property
     def loss_scale(self) -> float:
-        """Largest scale, from 65536 down, with which the unchanged step is finite; 1 outside of fp16."""
+        """Largest loss scale, from 65536 down, for which the unchanged step is finite; 1 in other dtypes than fp16."""
         scale = FIRST_LOSS_SCALE if self.where.precision.name == FP16.name else 1.0
         while scale > _LEAST_SCALE and not self._errors(self._run(frozenset(), scale)).is_finite:
             if self.where.precision.name != FP16.name:
@@ -82,7 +83,7 @@ class Harm:
         return scale
 
     def errors(self, left_out: Iterable[Key] = ()) -> Errors:
-        """Return the errors of the step without the low precision of functions; infinite if it does not run."""
+        """Return the errors of the step without the low precision of ``functions``; infinite if the step raises."""
         keys = frozenset(left_out)
         if keys not in self._known:
             self._known[keys] = self._errors(self._run(keys, self.loss_scale))
@@ -109,7 +110,7 @@ class Harm:
 
 
 def _together(named: Mapping[str, torch.Tensor], exact: Mapping[str, torch.Tensor], names: Sequence[str]) -> float:
-    """Return the relative L2 distance of several tensors together; 0 without any, infinite if one is not finite."""
+    """Return the relative L2 distance over all tensors; 0 without tensors, infinite if a value is not finite."""
     far = size = 0.0
     for name in names:
         tensor, reference = named.get(name), exact.get(name)
@@ -143,9 +144,9 @@ def loss_ratio(left: Errors, right: Errors, u: float) -> float:
 
 
 def measured(harm: Harm, entries: Sequence[Entry]) -> tuple[list[Entry], float]:
-    """Return entries with harm, with new ones for harmful functions without one, and the ratio of the whole step.
+    """Return the entries with their harm, with new entries for harmful functions, and the ratio of the whole step.
 
-    Measured are the functions that the entries are about, and those that cast to a low dtype themselves.
+    The functions of the entries are measured, and all functions that cast to a low dtype.
     """
     case, where, u = harm.case, harm.where, harm.where.precision.u
     as_it_is = harm.errors()
@@ -175,7 +176,7 @@ def measured(harm: Harm, entries: Sequence[Entry]) -> tuple[list[Entry], float]:
 
 
 def _confirmed(case: Case, where: Conditions, harm: Harm, suspects: dict[Key, Part], u: float) -> float:
-    """Return the ratio of the whole, the smallest of several draws: of gradients and outputs, or of the loss."""
+    """Return the ratio of the whole step, the smallest over several draws: of gradients and outputs, or of the loss."""
     whole = max(ratio_of(harm.errors(), harm.errors(suspects), u), _loss_harm(harm, suspects, u))
     for seed in range(where.seed + 1, where.seed + DRAWS):
         if whole <= LIMIT:
@@ -192,7 +193,11 @@ def _loss_harm(harm: Harm, suspects: Iterable[Key], u: float) -> float:
 
 
 def _of_one(harm: Harm, key: Key, suspects: Iterable[Key], as_it_is: Errors, u: float) -> float:
-    """Return the harm of one function: with it alone against none, or with all against all others; the larger one."""
+    """Return the harm of one function: the larger of two ratios of errors.
+
+    One compares the unchanged step with the step without the function, the other a step with the function alone with a
+    step without any of ``suspects``.
+    """
     remaining = frozenset(suspects) - {key}
     pairs = ((as_it_is, harm.errors([key])), (harm.errors(remaining), harm.errors(suspects)))
     ratios = [ratio_of(left, right, u) for left, right in pairs]

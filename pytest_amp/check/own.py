@@ -1,4 +1,4 @@
-"""A model's own low precision: casts and low-precision arithmetic of its functions, disabled one by one."""
+"""Low precision that a model's code selects itself: its casts and arithmetic, which can be disabled by function."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pytest_amp.numerics.sites import followed_modules
 from pytest_amp.torch_private import flat
 from pytest_amp.torch_private.trees import tree_map
 
-#: File and first line of a function, the unit that is left out.
+#: File and first line of a function, whose low precision is disabled as a unit.
 Key: TypeAlias = tuple[str, int]
 
 #: Methods that cast a tensor in Python; autocast's own casts do not pass through them.
@@ -29,8 +29,8 @@ _UNTOUCHED = ("__get__", "__set__", "__setitem__", "requires_grad_", "backward",
 class Part:
     """Function of the user's program, or of a library, that casts to a low dtype or computes in one.
 
-    ``lines`` are the user's lines, ``libraries`` those of an installed library; ``cast_lines`` are those of its own
-    casts to a low dtype, ``dtypes`` the dtypes that it casts to; ``module`` is the first module that ran it.
+    ``lines`` are the user's lines, and ``libraries`` those of an installed library. ``cast_lines`` are the lines that
+    cast to a low dtype, and ``dtypes`` the dtypes of these casts. ``module`` is the first module that ran the function.
     """
 
     key: Key
@@ -50,7 +50,7 @@ class Part:
 
 @dataclass
 class OwnPrecision:
-    """Run of a step with the low precision of some functions left out; notes all functions that have any."""
+    """Run of a step that disables the low precision of some functions, and notes all functions that have any."""
 
     model: torch.nn.Module
     left_out: frozenset[Key] = frozenset()
@@ -88,7 +88,7 @@ class OwnPrecision:
         return func(*args, **kwargs)
 
     def _cast(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], place: Place, module: str) -> Any:
-        """Cast as the model does; if it narrows and the function is left out, only move the tensor to the device."""
+        """Perform the model's cast; in a disabled function a cast to a low dtype only changes the device."""
         source, result = args[0], func(*args, **kwargs)
         narrows = isinstance(result, torch.Tensor) and result.dtype in LOW and source.dtype.is_floating_point
         if not narrows or source.dtype in LOW:

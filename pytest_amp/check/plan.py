@@ -27,10 +27,11 @@ __tracebackhide__ = is_usage_error
 
 #: Numbers of steps, tried in order until the float32 loss has moved enough for a comparison.
 STEPS = (12, 24, 48, 96)
-#: Seconds of processor time (of wall-clock time a verdict would depend on what else the machine does) after which no
-#: longer training begins, and the limit of a training without ``train``.
+#: Seconds after which no longer training begins, and the limit of a training without ``train``. They are seconds of
+#: processor time, so that a verdict does not depend on other work of the machine.
 BUDGET, CHEAP = 20.0, 8.0
-#: Runs of a training: float32, four perturbed ones, mixed precision; and the factor that observing adds to a step.
+#: Number of runs of a training (float32, four perturbed runs, mixed precision), and the factor by which observation
+#: slows a step down.
 RUNS, WATCHED = 6, 2.0
 
 

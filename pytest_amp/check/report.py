@@ -18,8 +18,9 @@ LISTED = 24
 class CheckLine:
     """Result of one check.
 
-    ``verdict`` is ``pass``, ``red``, ``warning``, ``not run`` or ``cannot tell``; ``margin`` is the largest used share
-    of a limit, None without one; ``detail`` says what was examined, or why not.
+    ``verdict`` is ``pass``, ``red``, ``warning``, ``not run`` or ``cannot tell``. ``margin`` is the largest share of a
+    limit that the results use; None if the check has no limit. ``detail`` lists what was examined, or the reason why
+    nothing was.
     """
 
     check: str
@@ -31,7 +32,7 @@ class CheckLine:
 
 @dataclass(frozen=True)
 class Cost:
-    """Cost of one step: casts with the bytes that they move, and bytes saved for backward, also relative to float32."""
+    """Cost of one step: casts, the bytes that they move, bytes saved for backward, and their ratio to float32's."""
 
     casts: int
     cast_bytes: int
@@ -49,8 +50,8 @@ class Cost:
 class Report:
     """Result of ``amp.check``, which prints as one page.
 
-    ``entries`` are findings and failures that count, ``accepted`` those that ``expect=`` accepts; ``dtypes`` maps
-    modules to the dtypes that they return.
+    ``entries`` are the findings and failures, without those that ``expect=`` accepts, which are in ``accepted``.
+    ``dtypes`` maps modules to the dtypes of their outputs.
     """
 
     title: str

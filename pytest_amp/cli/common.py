@@ -1,4 +1,4 @@
-"""Parts that the commands share: exit statuses, options, reading a record, writing."""
+"""Shared code of the commands: exit statuses, options, input and output."""
 
 from __future__ import annotations
 
@@ -17,30 +17,31 @@ from pytest_amp.text.quoted import printable
 #: Return type of ``add_subparsers``; argparse has no public name for it.
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # noqa: SLF001
 
-#: Exit statuses, as of grep and diff; argparse ends with 2 for a wrong command line, and a bad file does the same.
+#: Exit statuses, as in grep and diff. The status for an invalid file is 2, as argparse's for an invalid command line.
 FOUND, NOTHING_FOUND = 0, 1
 SAME, DIFFERENT = 0, 1
-#: Exit status for output that could not be written, and a shell's status for a process whose reader has closed.
+#: Exit status for output that could not be written, and the status that a shell reports for a process that SIGPIPE (13)
+#: ended.
 NOT_WRITTEN, UNREAD = 2, 128 + 13
 #: Width of a progress bar in characters.
 BAR = 24
 
 
 def failing(*also: Verdict) -> str:
-    """Return the default of --fail-on: the verdicts that fail a comparison, and ``also``, worst first."""
+    """Return the default of --fail-on: the verdicts of ``FAILING`` and ``also``, worst first."""
     return ",".join(verdict.value for verdict in ORDER if verdict in FAILING or verdict in also)
 
 
 def chosen_verdicts(options: argparse.Namespace) -> tuple[Verdict, ...]:
-    """Return the verdicts of --fail-on; an unknown word ends the command with 2 and one line."""
+    """Return the verdicts of --fail-on; an unknown name is a usage error (exit status 2)."""
     return tuple(Verdict(name) for name in _words(options, [verdict.value for verdict in ORDER]))
 
 
 def chosen_failures(options: argparse.Namespace) -> tuple[frozenset[Verdict], frozenset[Gap]]:
     """Return the verdicts and gaps that fail a comparison, from --fail-on.
 
-    ``none`` stands for no verdict and no gap. Named verdicts replace the default ones. Every gap fails unless it is
-    excepted: ``-not_run``. An excepted verdict is removed from the default ones.
+    ``none`` selects nothing. Verdicts that are named replace the default ones. A leading minus excludes a verdict or a
+    gap (``-not_run``); every gap that is not excluded fails.
     """
     if options.fail_on == "none":
         return frozenset(), frozenset()
@@ -55,7 +56,7 @@ def chosen_failures(options: argparse.Namespace) -> tuple[frozenset[Verdict], fr
 
 
 def _words(options: argparse.Namespace, expected: Sequence[str], also: str = "") -> list[str]:
-    """Return the words of --fail-on; a word outside ``expected`` ends the command with 2 and one line."""
+    """Return the names of --fail-on; a name that is not in ``expected`` is a usage error (exit status 2)."""
     names: list[str] = options.fail_on.split(",")
     unknown = next((name for name in names if name not in expected), None)
     if unknown is not None:
@@ -67,13 +68,13 @@ def _words(options: argparse.Namespace, expected: Sequence[str], also: str = "")
 
 
 def bar(done: int, count: int) -> str:
-    """Return a bar that shows the done share of ``count``: ``[######..................]``."""
+    """Return a progress bar for ``done`` of ``count``: ``[######..................]``."""
     filled = min(BAR * done // count, BAR) if count else BAR
     return f"[{'#' * filled}{'.' * (BAR - filled)}]"
 
 
 def read(path: Path, parser: argparse.ArgumentParser) -> Record:
-    """Return the record in ``path``; an invalid file ends the command with 2 and one line."""
+    """Return the record in ``path``; an invalid file is a usage error (exit status 2)."""
     try:
         return read_record(path)
     except RecordError as error:
@@ -81,17 +82,17 @@ def read(path: Path, parser: argparse.ArgumentParser) -> Record:
 
 
 def matching(keys: Iterable[str], pattern: str) -> list[str]:
-    """Return the keys that match a shell pattern; a pattern that is itself a key, with brackets, matches that key."""
+    """Return the keys that match a shell pattern. A key with brackets, as of a parametrized test, matches itself."""
     return [key for key in keys if key == pattern or fnmatch.fnmatchcase(key, pattern)]
 
 
 def is_a_wheel() -> bool:
-    """Return whether this is installed from a wheel, which contains the suites, unlike a checkout."""
+    """Return whether the package is installed from a wheel: only a wheel contains ``pytest_amp.suites``."""
     return importlib.util.find_spec("pytest_amp.suites") is not None
 
 
 def whole(text: str) -> int:
-    """Parse a whole number of an option, ASCII digits only: ``int`` would read ``1_0`` as 10."""
+    """Parse a nonnegative integer of ASCII digits: ``int`` would also accept ``1_0`` as 10."""
     if not (text.isascii() and text.isdigit()):
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number; expected 1, 2, 3, …")
     return int(text)
@@ -100,8 +101,9 @@ def whole(text: str) -> int:
 def write(text: str) -> None:
     """Write all of ``text`` to standard output, with escapes for characters that its encoding lacks.
 
-    If the reader has closed, as before ``| head``, the command ends as by SIGPIPE; on a full disk, with 2 and one line.
-    Python itself loses the unwritten rest without an error if it does not buffer (PYTHONUNBUFFERED).
+    Exit with the status of SIGPIPE if the reader has closed the pipe (``| head``), and with 2 and a one-line message if
+    the output cannot be written (a full disk). The loop is for unbuffered streams (PYTHONUNBUFFERED), which may write
+    only a part: ``sys.stdout.write`` would lose the remainder without an error.
     """
     if sys.stdout is None or sys.stdout.closed:  # the shell's >&- closes it
         if sys.stderr is not None:

@@ -1,8 +1,7 @@
-"""Facts about this machine, from a child process: ``python -m pytest_amp.cli.machine PATH PLUGINS``.
+"""Facts about this machine, from a child process: ``python -m pytest_amp.cli.machine PATH`` (``sys.path`` as JSON).
 
-torch may be missing, broken, or end the process that imports it, and a device may end or hang the process that first
-uses it. So the child prints each fact as a line of JSON as soon as it knows it, and everything before its end is still
-known.
+torch may be missing or broken, or crash the process that imports it, and a device may crash or hang the process that
+first uses it. The child prints each fact as a line of JSON at once, so that a crash loses none of the earlier facts.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ TIMEOUT = 180.0
 
 @dataclass
 class Machine:
-    """Answers of the child. ``torch`` are torch's facts; ``devices`` maps names to the results of probing.
+    """Facts from the child: those of torch, and the results of probing by the name of the device.
 
-    ``problem`` is a line about how the child ended, if it failed; ``at`` is its step at that time.
+    ``problem`` describes in one line how the child failed, and ``at`` names the step in which it did; None otherwise.
     """
 
     torch: dict[str, Any] = field(default_factory=dict)
@@ -34,7 +33,7 @@ class Machine:
 
 
 def ask(timeout: float = TIMEOUT) -> Machine:
-    """Ask a child process; never raises."""
+    """Return the facts that a child process reports; never raises."""
     command = [sys.executable, "-m", __name__, json.dumps(sys.path)]
     try:
         done = subprocess.run(command, capture_output=True, timeout=timeout, check=False)  # noqa: S603  # this package
@@ -54,7 +53,7 @@ def ask(timeout: float = TIMEOUT) -> Machine:
 
 
 def _take_in(machine: Machine, line: str) -> None:
-    """Add a line of the child to the answers; other output is ignored."""
+    """Add the fact in a line of the child's output to ``machine``; a line of any other form is ignored."""
     try:
         message = json.loads(line)
         kind, name, value = message["amp"], message["name"], message["value"]
@@ -68,12 +67,12 @@ def _take_in(machine: Machine, line: str) -> None:
 
 
 def _say(kind: str, name: str, value: object = None) -> None:
-    # One write, bypassing a library's buffers.
+    # One unbuffered write: output of a library cannot split the line, and a crash cannot lose it.
     os.write(1, f"\n{json.dumps({'amp': kind, 'name': name, 'value': value})}\n".encode())
 
 
 def main(path: str) -> None:
-    """Import torch, then probe each possible device and each fake one; runs in the child."""
+    """Import torch, then probe the CPU, the accelerator and the fake devices; runs in the child."""
     sys.path[:] = json.loads(path)
     _say("begins", "import torch")
     try:

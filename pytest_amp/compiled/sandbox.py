@@ -1,4 +1,4 @@
-"""Isolation of compilers: a folder of the tests' own, this process only, and nothing left for later use."""
+"""Isolation of torch.compile: a temporary cache folder, no worker processes, and a reset before and after."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ import torch
 from pytest_amp.run.targets import Target
 from pytest_amp.torch_private import compile_settings
 
-#: The first is read by inductor at each access to its cache, the second likewise by Triton, and the third when
-#: inductor is first imported.
+#: Inductor and Triton read the cache folders at each access to their caches. Inductor reads the number of compile
+#: threads when it is first imported.
 _VARIABLES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TORCHINDUCTOR_COMPILE_THREADS")
 
 
 def folder(request: pytest.FixtureRequest, target: Target) -> Path:
-    """Return this process's compilation folder for ``target``, removed at the session's end: it may be hundreds of MB.
+    """Return this process's compilation folder for ``target``; it may take hundreds of MB, and the session removes it.
 
-    Each target has a separate folder. Up to torch 2.11 the key of AOTAutograd's cache includes that autocast is on, but
-    not its dtype (``AOTAutogradCacheDetails.disable_amp``, pytorch/pytorch#181564): in a shared folder a test in fp16
-    would use code that was compiled for bf16.
+    Each target has a separate folder. Up to torch 2.11 the key of AOTAutograd's cache includes whether autocast is
+    enabled, but not its dtype (``AOTAutogradCacheDetails.disable_amp``, pytorch/pytorch#181564): in a shared folder a
+    test in fp16 would run code that was compiled for bf16.
     """
     factory: pytest.TempPathFactory = request.getfixturevalue("tmp_path_factory")
     path = factory.getbasetemp() / "compiled"
@@ -41,8 +41,8 @@ def folder(request: pytest.FixtureRequest, target: Target) -> Path:
 def sandbox(folder: Path) -> Iterator[None]:
     """Compile into ``folder`` inside the block, without the user's caches and without worker processes.
 
-    Deprecations, and warnings from torch's own modules, are not shown. At its end, all compiled code is dropped
-    (``torch.compiler.reset``). A later sandbox with the same folder finds the compiled code in the folder's caches.
+    Deprecation warnings, and warnings from torch's own modules, are ignored. At the end of the block all compiled code
+    is discarded (``torch.compiler.reset``); a later sandbox with the same folder reuses it from the caches on disk.
     """
     before = {name: os.environ.get(name) for name in _VARIABLES}
     values = (str(folder / "inductor"), str(folder / "triton"), "1")

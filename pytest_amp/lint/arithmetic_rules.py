@@ -24,7 +24,7 @@ _BETWEEN = frozenset({
     *("mul", "div", "add", "sub", "masked_fill", "where", "native_dropout", "clamp", "clamp_min", "neg", "index"),
     *("gather", "tril", "triu", "nan_to_num", "maximum", "unsqueeze", "cat", "stack", "bernoulli", "rsub"),
 })  # fmt: skip
-#: Error of an angle, in radians, from which its sine is wrong.
+#: Error of an angle, in radians, from which its sine counts as wrong.
 _ANGLE = 0.03
 _WIDEN_NORM = "Widen first (x = x.float()), take the statistics in float32, and cast the result back (.to(dtype))"
 _WIDEN_LOSS = "Compute the loss in float32: widen the model's output first (output.float())"
@@ -33,9 +33,9 @@ _WIDEN_LOSS = "Compute the loss in float32: widen the model's output first (outp
 def arithmetic_suspects(
     program: Program, calls: Sequence[Call], roots: Collection[Call], low_loss: Call | None = None
 ) -> Iterator[Suspect]:
-    """Yield the arithmetic of ``calls`` that is low-precision and should not be.
+    """Yield low-precision arithmetic among ``calls`` that should be float32.
 
-    ``roots`` produced the differentiated losses; ``low_loss`` is one of them in low precision.
+    ``roots`` are the calls that produced the differentiated losses, and ``low_loss`` is a low-precision one of them.
     """
     terms = _terms(roots)
     if low_loss is not None:
@@ -147,7 +147,7 @@ _NAMES = {"linalg_vector_norm": "norm", "var": "variance", "std": "standard devi
 
 
 def _averaged(call: Call) -> tuple[object, ...] | None:
-    """Return the view whose mean a call computes; a sum that is divided by a number counts."""
+    """Return the view whose mean a call computes, as a mean or as a sum that is divided by a number."""
     if call.operator == "div" and len(call.operands) == 1 and call.operands[0].producer is not None:
         call = call.operands[0].producer
         return call.operands[0].view if call.operator == "sum" else None
@@ -223,7 +223,7 @@ def _exponentials(call: Call) -> Iterator[Suspect]:
 
 
 def _softmax(call: Call, program: Program) -> Iterator[Suspect]:
-    """Yield exponentials and their sum if the sum normalises them; F.normalize(p=1) takes a norm in its place."""
+    """Yield exponentials and their sum (or 1-norm, as in F.normalize(p=1)) if they are divided by the sum."""
     is_norm = call.operator == "linalg_vector_norm" and call.numbers[:1] == (1.0,)
     is_sum = call.operator in _REDUCTIONS and call.is_direct
     if not (is_norm or is_sum) or call.numel >= call.operands[0].numel:

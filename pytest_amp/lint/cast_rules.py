@@ -14,7 +14,7 @@ from pytest_amp.numerics.oracle.operation import LOW
 from pytest_amp.precision import dtype_name
 
 _WIDE = (torch.float32, torch.float64)
-#: Operators that change no value, or that act elementwise exactly as their low-precision kernel.
+#: Operators that change no value, or whose float32 result, rounded, equals that of the low-precision kernel.
 _EXACT = frozenset({
     *("relu", "threshold", "neg", "abs", "cat", "stack", "index_select", "masked_fill", "slice_scatter", "repeat"),
     *("max_pool2d_with_indices", "constant_pad_nd", "flip", "roll", "index", "gather"),
@@ -23,7 +23,7 @@ _ACTIVATIONS = frozenset({"gelu", "silu", "sigmoid", "tanh", "leaky_relu", "elu"
 
 
 def hard_casts(plain: Program) -> Iterator[Suspect]:
-    """Yield casts to a low dtype that a program also makes without a region: the dtype is written in it."""
+    """Yield casts to a low dtype that a program also makes without autocast: their dtype is hard-coded."""
     if any(call.is_low and call.autocast is not None for call in plain.forward):
         return
     for call in plain.forward:
@@ -42,7 +42,7 @@ def input_casts(program: Program, calls: Sequence[Call]) -> Iterator[Suspect]:
 
 
 def own_cast(call: Call) -> Suspect:
-    """Return the suspect of a cast whose dtype is written in the program."""
+    """Return the suspect of a cast with a hard-coded dtype."""
     source = call.source
     leaf = None if source is None else origin(source).leaf
     name = "a tensor" if leaf is None else f"the {leaf.role.value} {leaf.name}".rstrip()
@@ -76,7 +76,7 @@ def _is_wide(source: Operand | None) -> bool:
 
 
 def _feeds_low(call: Call, program: Program) -> bool:
-    """Return whether all consumers of a cast use low-precision tensors of the model: a frozen base, say."""
+    """Return whether all consumers of a cast also use low-precision tensors of the model, such as frozen weights."""
     consumers = [consumer for consumer in program.consumers.get(call, []) if not consumer.backward]
     if not consumers:
         return False

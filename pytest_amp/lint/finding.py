@@ -1,4 +1,4 @@
-"""Finding: one mistake, or one doubt, with the line that makes it."""
+"""Finding: one error or warning, with the line that causes it."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class RecordedScaler(WatchedScaler):
         self.recorder = recorder
 
     def scale(self, outputs: Any) -> Any:
-        """Scale, and note the calls that do."""
+        """Scale as GradScaler does, and note the operator calls that do so."""
         result = super().scale(outputs)
         if self.is_enabled() and isinstance(result, torch.Tensor):
             call = self.recorder.producer_of(result)
@@ -65,7 +65,7 @@ class GivenDevice:
 
 
 def idle_steps(optimizer: torch.optim.Optimizer) -> list[Place]:
-    """Return a list that grows by the place of each step without any gradient, or with zeros alone."""
+    """Return a list to which the place of each step without gradients, or with only zero gradients, is appended."""
     places: list[Place] = []
 
     def before_step(stepping: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:

@@ -1,4 +1,4 @@
-"""Kinds of findings, each with a short meaning; docs/findings/ has a page named after each."""
+"""Kinds of findings with a short description; docs/findings/ has a page for each kind."""
 
 from __future__ import annotations
 

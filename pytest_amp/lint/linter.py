@@ -49,7 +49,7 @@ def findings_of_evaluation(
     """Return the findings of a user's evaluation.
 
     ``evaluate`` receives an object with ``model``, ``batch``, ``loss()`` and ``autocast()``, and returns metrics by
-    name. ``trained_low`` tells that the training runs in mixed precision. An exception of the user's code is passed on.
+    name. ``trained_low`` is True if the training runs in mixed precision. An exception of the user's code is passed on.
     """
     record = record_evaluation(case, conditions, evaluate)
     program = record.program

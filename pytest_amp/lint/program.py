@@ -67,11 +67,11 @@ class Operand:
 
 @dataclass(frozen=True)
 class Values:
-    """Facts about the values of a call, each read only where a rule needs it.
+    """Facts about the values of a call, each computed only if a rule needs it.
 
-    ``largest`` is the largest magnitude of the argument, ``infinite`` whether finite arguments gave infinities,
-    ``inexact`` whether a conversion of whole numbers changed one. ``vanished`` and ``beyond`` are constants that are
-    zero, or infinite, in the dtype of the result.
+    ``largest`` is the largest magnitude of the argument. ``infinite`` is True if finite arguments gave infinities, and
+    ``inexact`` if a conversion changed a whole number. ``vanished`` and ``beyond`` are constants that are zero, or
+    infinite, in the dtype of the result.
     """
 
     largest: float = 0.0
@@ -85,9 +85,9 @@ class Values:
 class Call:
     """Operator call.
 
-    ``function`` is the torch function that Python called, ``autocast`` the dtype of the region around it (None outside
-    of one), ``module`` the path of the innermost module, None outside of the model. ``stage`` counts iterations of a
-    training. ``in_loss`` tells that the case's loss function was running.
+    ``function`` is the torch function that Python called, ``autocast`` the dtype of the surrounding region (None
+    without one), and ``module`` the path of the innermost module (None outside of the model). ``stage`` is the number
+    of the training iteration. ``in_loss`` is True while the case's loss function runs.
     """
 
     number: int
@@ -179,8 +179,8 @@ _NAMES: dict[str, tuple[str, ...]] = {
 class RegionEvent:
     """Entry into a region of autocast; ``dtype`` is None for a disabled one, ``outer`` that of the surrounding region.
 
-    ``number`` is the first call within, ``until`` the first after it. ``is_given`` tells that the check has provided
-    the region.
+    ``number`` is that of the first call in the region, and ``until`` that of the first call after it. ``is_given`` is
+    True for a region that the check provides, and False for one that the user's code opens.
     """
 
     number: int

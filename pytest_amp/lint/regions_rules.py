@@ -14,7 +14,7 @@ from pytest_amp.lint.suspect import Suspect
 from pytest_amp.numerics.oracle.operation import LOW
 from pytest_amp.precision import dtype_name
 
-#: Share of the work of a model's products from which a disabled region is no longer an exception.
+#: Share of a model's matrix products, by work, from which a region that disables autocast is a finding.
 _MOST = 0.5
 _OWN = "Leave the region to the caller: remove it, or pass enabled=torch.is_autocast_enabled(device_type)"
 
@@ -25,7 +25,7 @@ def products_of(program: Program) -> list[Call]:
 
 
 def region_suspects(program: Program, plain: Program | None = None) -> Iterator[Suspect]:
-    """Yield faults of the regions of the model, the loss or the step; ``plain`` ran without a region."""
+    """Yield missing or unsuitable regions of the model, the loss or the step; ``plain`` ran without a region."""
     products = products_of(program)
     if not products:
         return
@@ -158,7 +158,7 @@ def _inside_any(event: RegionEvent, products: Sequence[Call]) -> bool:
 
 
 def step_suspects(program: Program, definition: str) -> Iterator[Suspect]:
-    """Yield faults of the regions of a training step, whose first line is ``definition``."""
+    """Yield missing or unsuitable regions of a training step, whose first line is ``definition``."""
     products = products_of(program)
     low = dtype_name(program.low)
     if products and all(call.autocast is None and call.dtype not in LOW for call in products):
@@ -210,7 +210,7 @@ def _partly_outside(program: Program, products: Sequence[Call]) -> Iterator[Susp
 
 
 def evaluation_suspects(program: Program, definition: str, *, trained_low: bool) -> Iterator[Suspect]:
-    """Yield faults of the precision of an evaluation, whose first line is ``definition``."""
+    """Yield an evaluation in another precision than the training; its first line is ``definition``."""
     products = products_of(program)
     if not products:
         return

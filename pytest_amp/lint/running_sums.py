@@ -1,4 +1,4 @@
-"""Long sums and products that a program accumulates one by one in a low dtype."""
+"""Long sums and products that a program accumulates term by term in a low dtype."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ _ADDITIONS = frozenset({"add", "sub", "lerp", "addcmul", "addcdiv", "index_add",
 #: Operators that add many terms to the elements that an index names.
 _SCATTERED = frozenset({"index_add", "scatter_add", "scatter_reduce"})
 _LINEAR = frozenset({"add", "sub", "rsub", "mul", "div", "neg"})
-#: Number of chained additions that makes a running sum; also the length of a cumulative one.
+#: Minimum number of chained additions of a running sum, and minimum length of a cumulative sum.
 LONG = 16
 
 
 def running_sums(calls: Sequence[Call]) -> Iterator[tuple[Call, str]]:
     """Yield low-precision chains of additions or products, and scattered additions, with their lengths in words.
 
-    In a chain no term depends on the previous result: a residual stream or a gated state is none.
+    The terms of a chain do not depend on the previous result, unlike those of a residual stream or a gated state.
     """
     lengths: dict[Call, int] = {}
     reported: set[tuple[str, int]] = set()

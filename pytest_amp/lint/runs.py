@@ -44,7 +44,7 @@ class LowTensor:
     place: Place | None
 
     def place_or(self, definition: str) -> Place:
-        """Return the place, or else the first line of the function that is to blame."""
+        """Return the place, or, if it is unknown, the first line of the function (``definition``)."""
         return self.place if self.place is not None and self.place.line else Place(line=definition)
 
 
@@ -52,9 +52,9 @@ class LowTensor:
 class CaseRecord:
     """Recorded step of a case in mixed precision, and its forward pass without a region.
 
-    ``loss`` is the call that produced the loss, ``loss_dtype`` its dtype. ``is_finite`` tells that outputs and
-    gradients are. ``parameters`` are the low-precision trained parameters and ``buffers`` the low-precision buffers,
-    with the places that created them; ``written`` are the names of the buffers that the step wrote to.
+    ``loss`` is the call that produced the loss, and ``loss_dtype`` its dtype. ``is_finite`` is True if outputs and
+    gradients are finite. ``parameters`` are the low-precision trained parameters and ``buffers`` the low-precision
+    buffers, with the places that created them. ``written`` are the names of the buffers that the step wrote to.
     """
 
     case: Case
@@ -303,7 +303,7 @@ def _recorder(conditions: Conditions) -> Recorder:
 def _quiet(conditions: Conditions) -> Iterator[None]:
     """Seed, compute float32 in IEEE arithmetic, run without Dynamo, and restore states that the user's code changed.
 
-    A recorder cannot see into a graph of Dynamo.
+    Dynamo is disabled because a recorder does not receive the calls inside a compiled graph.
     """
     device_type = conditions.device.type
     state = torch.is_autocast_enabled(device_type), torch.get_autocast_dtype(device_type), torch.get_default_dtype()

@@ -121,7 +121,7 @@ def _earlier(call: Call) -> Call | None:
 
 
 def loss_outside(calls: Sequence[Call]) -> Iterator[Suspect]:
-    """Yield operators of a loss on low-precision values after the end of the region."""
+    """Yield loss operators that compute on low-precision values after the autocast region has ended."""
     for call in calls:
         if call.module is not None or call.autocast is not None or call.operator in TRANSPARENT:
             continue
@@ -142,12 +142,12 @@ def loss_outside(calls: Sequence[Call]) -> Iterator[Suspect]:
 
 
 def _is_scaling(call: Call) -> bool:
-    """Return whether torch's own code, a scaler, multiplies a loss by its scale."""
+    """Return whether the call is in torch's code and multiplies or divides: GradScaler scales the loss."""
     return call.place.is_torch and call.operator in ("mul", "div")
 
 
 def _of_region(operands: Sequence[Operand]) -> bool:
-    """Return whether one of the tensors was computed under autocast."""
+    """Return whether one of the tensors depends on a low-precision product, which was computed under autocast."""
     for operand in operands:
         for call in ancestors(operand, stop=PRODUCTS):
             if call.operator in PRODUCTS and call.is_low:
@@ -165,7 +165,7 @@ def metrics(program: Program, returned: Sequence[tuple[str, Call | None, torch.d
                 ends.append(("a metric that Python reads", operand.producer, operand.dtype))
     for name, call, dtype in ends:
         maker = _summed(call)
-        if maker is not None and (maker.in_loss or maker.module is not None):  # of the case, which is linted separately
+        if maker is not None and (maker.in_loss or maker.module is not None):  # part of the case, linted separately
             continue
         yield Suspect(
             "low-metric",
@@ -203,7 +203,7 @@ def _summed(call: Call | None) -> Call | None:
 
 
 def mixed_gradients(program: Program) -> Iterator[Suspect]:
-    """Yield backward passes of unscaled losses beside a scaled one, and unscaled terms that are added to one."""
+    """Yield backward passes of an unscaled loss in a step with a scaled one, and unscaled terms of a scaled loss."""
     scaled = set(program.scaled)
     events = [(event, _is_scaled(event.root, scaled)) for event in program.backwards]
     for event, is_scaled in events:
@@ -232,7 +232,7 @@ def mixed_gradients(program: Program) -> Iterator[Suspect]:
 
 
 def idle_steps(places: Sequence[Place]) -> Iterator[Suspect]:
-    """Yield the steps of an optimizer that find no gradient."""
+    """Yield optimizer steps for which no parameter has a gradient."""
     if places:
         yield Suspect(
             "no-gradient",
@@ -245,7 +245,7 @@ def idle_steps(places: Sequence[Place]) -> Iterator[Suspect]:
 
 
 def _mixed_sums(root: Call, scaled: Collection[Call]) -> Iterator[Call]:
-    """Yield additions, between the scaled losses and the root of a backward pass, with a term that is not scaled."""
+    """Yield additions of a scaled and an unscaled term, between the scaled losses and the root of a backward pass."""
     todo, observed = [root], set(scaled)
     while todo:
         call = todo.pop()
@@ -265,5 +265,6 @@ def _is_scaled(root: Call | None, scaled: Collection[Call]) -> bool:
         return False
     if root in scaled or any(call in scaled for operand in root.operands for call in ancestors(operand)):
         return True
+    # Manual loss scaling: a multiplication by a power of two, 4 or more.
     by = root.numbers[0] if root.operator == "mul" and root.numbers else 0.0
     return by >= 4 and by == 2.0 ** round(torch.tensor(by).log2().item())

@@ -1,4 +1,4 @@
-"""Suspects, and their merging into findings: one for each kind and function."""
+"""Suspects, and their merging into findings: one finding for each kind and function."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from pytest_amp.lint.kinds import KINDS
 from pytest_amp.lint.place import Place
 from pytest_amp.precision import dtype_name
 
-#: Kinds of low-precision arithmetic, the most significant first: those of one function are one finding.
+#: Kinds of low-precision arithmetic, the most significant first. Suspects of these kinds in one function are merged
+#: into one finding of the most significant kind.
 ARITHMETIC = (
     *("low-loss", "low-softmax", "low-norm", "low-angles", "low-running-sum", "low-log", "low-power"),
     *("rounded-positions", "useless-widening", "own-cast"),
@@ -23,9 +24,9 @@ ARITHMETIC = (
 class Suspect:
     """Operator, or fact, that indicates a finding.
 
-    ``what`` completes the message after its place, with ``{operators}`` and ``{dtype}`` to fill in; ``number`` orders
-    suspects as the program runs; the line of a suspect that ``is_primary`` is named first, and one that
-    ``is_supporting`` is no finding by itself.
+    ``what`` is the template of the message, with the fields ``{operators}`` and ``{dtype}``. ``number`` is the position
+    in the order of execution. A finding reports the line of its first suspect that ``is_primary``, or else of its first
+    suspect. Suspects that are all ``is_supporting`` give no finding.
     """
 
     kind: str
@@ -44,12 +45,12 @@ class Suspect:
 
 @dataclass
 class _Group:
-    """Suspects that are one finding."""
+    """Suspects that are merged into one finding."""
 
     suspects: list[Suspect] = field(default_factory=list)
 
     def finding(self) -> Finding:
-        """Return the finding: the most significant kind, the first line, and all operators."""
+        """Return the finding, with the most significant kind, one line, and all operators."""
         ranked = sorted(self.suspects, key=lambda suspect: (_rank(suspect.kind), suspect.number))
         chief = ranked[0]
         ordered = sorted(self.suspects, key=lambda suspect: suspect.number)

@@ -15,9 +15,9 @@ from pytest_amp.record.observation import Observation, Value
 class Baseline:
     """Record of an earlier run, and the provenance ``now`` of the run that is compared with it.
 
-    The test that makes an observation, the comparison of two records and the floor of a speedup all ask this class, so
-    that the same two values have the same verdict everywhere. ``now`` may be a view of a provenance that is still
-    collected; it must be complete before the first comparison on a device.
+    The test that makes an observation, the comparison of two records and the floor of a speedup all use this class, so
+    that they agree on the verdict of two values. ``now`` may be a view of a provenance that is still being collected;
+    it must be complete before the first comparison on a device.
     """
 
     record: Record
@@ -57,10 +57,10 @@ class Baseline:
         return compare(observation, self.before(observation.key), fair=fair)
 
     def standard(self, key: str) -> Observation | None:
-        """Return the earlier observation that a new one may not be worse than.
+        """Return the earlier observation that is the standard for a new one.
 
-        Return None without one, and where a comparison with it would be inconclusive: on other hardware, or with a
-        value that was itself not judged.
+        Return None if there is none, or if a comparison would be inconclusive: the hardware differs, or the earlier
+        value was not judged.
         """
         before = self.before(key)
         if before is None or not judged(before) or self.unfair(before.target[0]) is not None:

@@ -10,18 +10,19 @@ from pytest_amp.record import errors
 from pytest_amp.record.observation import EXACT, Better, Kind, Observation, Value, Verdict, canonical
 from pytest_amp.record.unseen import Relation, relation
 
-#: For errors of one seed each: the bound of pytest_amp/numerics/tolerance.py between an error and its prediction, which
-#: documents the measurement. It ignores the tensor's own spread, which ``errors`` uses.
+#: Ratio of two errors from which the larger one has regressed, if one of them was observed for a single seed. It is the
+#: bound between an error and its prediction, which pytest_amp/numerics/tolerance.py documents. For several seeds
+#: ``errors`` uses the tensor's own spread instead.
 ERROR_RATIO = 1.5
-#: Errors below this share of the allowed one count as equal: zero is no measure to divide by.
+#: Share of the allowed error below which errors are equal: a ratio to an error near zero has no meaning.
 NEGLIGIBLE = 0.05
-#: Relative change that counts as none, unless the observation has its own margin. A ratio is a speedup: step times of
-#: two processes on one machine differ by up to that (docs/explanation/speed.md). Bytes: an allocator rounds, a
-#: library uses another workspace. A measure is a user's, of unknown meaning.
+#: Tolerated relative change of a value without a margin of its own. RATIO (a speedup): step times of two processes on
+#: one machine differ by up to 6 % (docs/explanation/speed.md). BYTES: allocators round, and libraries choose other
+#: workspaces. MEASURE: a user's value, whose meaning is unknown.
 MARGINS = {Kind.RATIO: 0.06, Kind.BYTES: 0.02, Kind.MEASURE: 0.05}
 
 
-#: Verdicts of dtypes. A machine that can observe more than before changes no promise, nor do other samples.
+#: Verdicts of dtypes. Neither a machine that observes more nor other samples are a change of torch.
 _OF_DTYPES = {
     Relation.SAME: Verdict.PASS,
     Relation.UNOBSERVED: Verdict.PASS,
@@ -33,23 +34,25 @@ _OF_DTYPES = {
 
 
 def judged(observation: Observation) -> bool:
-    """Return whether it is compared at all: exact kinds, errors, and values with a known direction."""
+    """Return whether ``observation`` is compared: exact kinds, errors, and values with a known direction are."""
     return observation.kind in EXACT or observation.kind is Kind.ERROR or observation.better is not None
 
 
 def compare(now: Observation, before: Observation | None, *, fair: bool = True) -> Observation:
-    """Return ``now`` with the baseline's value and the verdict that follows from it.
+    """Return ``now`` with the baseline's value and the verdict of the comparison.
 
-    Kinds in EXACT must be equal, and so must a measure that should stay the same; of dtypes only the part that both
-    machines could observe, and a part that only the later one could is observed for the first time. An error has
-    regressed, or improved, if it is further from the earlier one than both spreads over seeds explain (``errors``); if
-    one of the two has no values over seeds, if it is ERROR_RATIO times the earlier one, or its reciprocal. A value that
-    is better lower or higher has moved if it changed by more than a margin (MARGINS, or its own): with intervals, if
-    the whole of one lies beyond the whole of the other, which for a speedup is the ratio of the ratios with both
-    intervals; it is inconclusive if they are too wide to exclude that. An error or a value is inconclusive compared
-    with one of another unit, or with one that was not judged when it was recorded: a speedup in doubt, or of a report.
-    If the comparison is not ``fair`` (see ``unfair``) a moved value is inconclusive. Everything else keeps the verdict
-    of its own check. A value that changed its kind has changed. Without ``before`` the observation is new.
+    - Without ``before`` the verdict is NEW.
+    - CHANGED: the kind differs; or the values differ, and the kind is in EXACT, ``better`` is SAME, or one of them is
+      nonfinite. Of dtypes only the part that both machines observed is compared (see ``_OF_DTYPES``).
+    - REGRESSED and IMPROVED, for an error: the difference is larger than the spreads over seeds explain (``errors``).
+      If one of the two has no values over seeds, their ratio exceeds ERROR_RATIO.
+    - REGRESSED and IMPROVED, for a value with a direction (``better``): it changed by more than its margin, or that of
+      its kind in MARGINS. Of two intervals, one lies wholly beyond the other, shifted by the margin.
+    - INCONCLUSIVE: the intervals are too wide to exclude a regression; or ``before`` has another unit, or no direction,
+      as a speedup that was only reported or in doubt; or the value moved and the comparison is not ``fair`` (see
+      ``unfair``).
+
+    Otherwise the observation keeps the verdict of its check, which is PASS for a value that did not move.
     """
     if before is None:
         return replace(now, verdict=Verdict.NEW) if now.verdict is Verdict.PASS else now
@@ -71,7 +74,7 @@ def compare(now: Observation, before: Observation | None, *, fair: bool = True) 
 
 
 def moved(now: Observation, before: Observation) -> str:
-    """Return how far a value moved and how far it may: ``10 % less; allowed 5 %``; else ""."""
+    """Return the change of a value and the tolerated one, ``10 % less; allowed 5 %``; "" if there is no such bound."""
     old, value = (
         _number(observation.value) if _is_finite(observation.value) else math.nan for observation in (before, now)
     )
@@ -112,7 +115,7 @@ def _grew(before: Sequence[float], now: Sequence[float]) -> bool:
 
 
 def _is_beyond(one: Observation, other: Observation) -> bool:
-    """Return whether the error of ``one`` is far beyond both the limit and the error of ``other``."""
+    """Return whether the error of ``one`` exceeds BEYOND times both the limit and the error of ``other``."""
     most = max(_finite(other.allowed), _number(other.value))
     return bool(other.allowed) and _number(one.value) > errors.BEYOND * most
 
@@ -142,14 +145,14 @@ def _of_numbers(now: Observation, before: Observation) -> Verdict:
         return Verdict.REGRESSED
     if high < shifted(old_low, -margin):
         return Verdict.IMPROVED
-    # One value each decides; two intervals may not exclude that it is worse by more than the margin.
+    # Single values always decide; wide intervals may not exclude that the value is worse by more than the margin.
     return Verdict.INCONCLUSIVE if high > shifted(old_low, margin) else Verdict.PASS
 
 
 def shifted(bound: float, margin: float) -> float:
-    """Return an end of an interval, moved by a share of its size; an interval of too few values has infinite ends.
+    """Return an end of an interval, moved by the share ``margin`` of its size; an infinite end is returned unchanged.
 
-    Beyond the worst end of the earlier interval, moved by the margin, a new one has regressed.
+    A value has regressed if its interval lies beyond the worst end of the earlier interval, moved by the margin.
     """
     return bound + margin * abs(bound) if math.isfinite(bound) else bound
 

@@ -25,14 +25,14 @@ ORDER = (
 )
 #: Verdicts that fail a comparison by default.
 FAILING = frozenset({Verdict.FAILED, Verdict.REGRESSED, Verdict.CHANGED, Verdict.GONE, Verdict.FIXED})
-#: Values of an observation that stands for a test.
+#: Values of the observation that represents a test.
 PASSES, FAILS = "passes", "fails"
-#: Precisions that a run selects; a suite runs a few checks in others, which an older record may lack.
+#: Precisions that --amp-dtype selects. Suites also run a few checks in fp32 and tf32, which an older record may lack.
 _SELECTED = ("bf16", "fp16")
 
 
 class Gap(enum.Enum):
-    """Reason why a comparison is incomplete: without a difference it then proves nothing."""
+    """Reason why a comparison is incomplete: the absence of differences then proves nothing."""
 
     UNCOMPARED = "uncompared"
     INCOMPLETE = "incomplete"
@@ -43,16 +43,20 @@ class Gap(enum.Enum):
 class Difference:
     """Comparison of two records.
 
-    ``observations`` are those of ``new`` that differ, each with the old value as its baseline, those of ``old`` that
-    have gone, and tests that fail now and did not before, or the reverse (kind ``state``, under a key of their own); in
-    the order of ORDER, and those of two records then by key. ``same`` and ``unjudged`` (only recorded) count the
-    remaining ones.
-    ``not_run`` counts observations of ``old`` from tests that ``new`` did not run whole, ``not_run_before`` those of
-    ``new`` from tests that ``old`` lacks, ``failed_in_both`` tests. ``unfair`` says why values could not be compared,
-    by device. ``gaps`` lists what the comparison could not cover: records that share nothing on a device and dtype, a
-    run that was interrupted or ended red beyond its tests, tests of ``old`` that ``new`` did not run whole.
-    ``incomparable`` has the differing facts of families whose tests have another revision: they say nothing about
-    torch.
+    ``observations`` contains, in the order of ORDER:
+
+    - the observations of ``new`` that differ, each with the old value as its baseline,
+    - the observations of ``old`` that are gone,
+    - a test that fails only in ``new``, or only in ``old``, as an observation of kind ``state``.
+
+    The remaining observations of ``new`` are counted: as ``same`` if they were compared, as ``unjudged`` if they are
+    only recorded, and as ``not_run_before`` if ``old`` lacks their test. ``not_run`` counts observations of ``old``
+    whose test ``new`` did not run with all its parameters, and ``failed_in_both`` counts tests.
+
+    ``unfair`` maps a device to the reason why its values could not be compared. ``gaps`` lists what the comparison does
+    not cover: a device and dtype on which the records share nothing, a run that was interrupted or had problems beyond
+    its tests, and tests that are counted in ``not_run``. ``incomparable`` has the differing observations of families
+    whose tests have another revision: the difference may come from the tests instead of torch.
     """
 
     old: Record
@@ -102,7 +106,7 @@ def difference(old: Record, new: Record) -> Difference:
         if key not in before and not old.saw(observation):
             not_run_before += 1
             continue
-        # The verdict of its own run, against another baseline, is irrelevant here.
+        # The verdict in the record came from a comparison with the baseline of that run.
         compared = baseline.compare(replace(observation, verdict=Verdict.PASS, baseline=None))
         if compared.verdict in ORDER:
             differing.append(compared)
@@ -139,11 +143,11 @@ def difference(old: Record, new: Record) -> Difference:
 
 
 def from_baseline(baseline: Baseline, run: Record, gone: Iterable[Observation]) -> Difference:
-    """Return the difference of a run from its baseline, with the verdicts that its observations have.
+    """Return the difference of a run from its baseline, with the verdicts that the run has given its observations.
 
-    ``gone`` are the baseline's observations whose tests ran whole and no longer make them. Failed tests are not part of
-    it, and what could not be compared is a problem of the run, so that there are no gaps. The observations of one
-    verdict are in the order of the run.
+    ``gone`` are the baseline's observations whose tests passed with all parameters and no longer observe them. Failed
+    tests are not included. There are no gaps: an incomplete comparison is a problem of the run. Observations with the
+    same verdict are in the order of the run.
     """
     observations = [*run.observations, *map(as_gone, gone)]
     differing = [observation for verdict in ORDER for observation in observations if observation.verdict is verdict]
@@ -162,7 +166,7 @@ def from_baseline(baseline: Baseline, run: Record, gone: Iterable[Observation]) 
 
 
 def _revised(revised: Mapping[str, tuple[str, str]], incomparable: Iterable[Observation]) -> Iterator[str]:
-    """Yield one line for all families with another revision and moved facts."""
+    """Yield one line for all families that have another revision and differing observations."""
     counts: dict[str, int] = {}
     for observation in incomparable:
         counts[observation.family] = counts.get(observation.family, 0) + 1
@@ -201,7 +205,7 @@ def _incomplete(old: Record, new: Record) -> Iterator[str]:
 
 
 def _not_run(new: Record, missing: Iterable[Observation]) -> Iterator[str]:
-    """Yield a line for each family with missing facts whose tests ``new`` did not run whole."""
+    """Yield a line for each family with observations whose tests ``new`` did not run with all parameters."""
     targets: dict[str, list[str]] = {}
     for observation in missing:
         if not new.ran_whole(observation):

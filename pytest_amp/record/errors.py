@@ -1,22 +1,22 @@
-"""Errors of one tensor in two runs over the same seeds: whether they differ by more than chance explains.
+"""Test whether the errors of one tensor in two runs over the same seeds differ by more than chance.
 
-Rounding is decided by the last bits of the preceding values: a kernel that sums in another order, or rounds elsewhere
-equally well, draws a tensor's error anew. The difference of two draws depends on the tensor: 7 % in the median over 256
-elements and more, 17 % over 16 to 63, and for the one element of a loss, whose error may be nothing by chance, it is a
-factor of three. So an error is observed with the values of DRAWS seeds, and the spread is taken from those.
+Rounding depends on the last bits of the preceding values: a kernel that sums in another order, or rounds elsewhere with
+the same accuracy, gives an independent draw of a tensor's error. The relative difference of two draws is 7 % in the
+median for 256 elements and more, 17 % for 16 to 63, and a factor of three for the one element of a loss, whose error
+may be zero by chance. So an error is observed for DRAWS seeds, and the spread is estimated from these.
 
 Let d be the differences of the logarithms of the errors, each with the same seed before and now. The error has grown if
 
 - the mean of d is more than PAIRED ranges of d, and more than APART times the mean of the two ranges over seeds (E.
   Lord, The use of range in place of standard deviation in the t-test, Biometrika 34 (1947), 41-67). The range of d
-  tells whether all seeds agree; those over seeds tell how far chance moves one tensor.
-- and the errors are more than LEAST times as large. Three draws may lie close together by chance, and then tell little
-  about the spread. One more rounding of the size of all previous ones multiplies an error by sqrt(2); 1.3 is below
-  that, and is the largest ratio of one draw to its prediction (pytest_amp/numerics/tolerance.py: 1.31 in 6415 tensors).
+  measures whether the seeds agree, and the ranges over seeds how much one tensor's error varies by chance;
+- and the errors are more than LEAST times as large. Three draws may be close to each other by chance, and then
+  underestimate the spread. One more rounding of the size of all previous ones multiplies an error by sqrt(2); 1.3 is
+  below that, and is the largest ratio of one draw to its prediction (pytest_amp/numerics/tolerance.py: 1.31 in 6415
+  tensors).
 
-It has also grown if the run's own seed exceeds BEYOND times the limit of the other run's check, and of that run's
-error: that is three times the predicted rounding. A different derivative at a kink shows in few seeds only, but
-strongly there.
+It has also grown if the error for the run's seed exceeds BEYOND times both the limit and the error of the other run:
+that is three times the predicted rounding. A different derivative at a kink changes few seeds only, but those by much.
 """
 
 from __future__ import annotations

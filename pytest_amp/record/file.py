@@ -24,9 +24,9 @@ from pytest_amp.record.renamed import Renaming, renamings_for, renewed, renewed_
 SCHEMA = 4
 #: Schemas that are read: a baseline outlives the version of the plugin that wrote it.
 READ = (1, 2, 3, SCHEMA)
-#: Suffix of compressed files, and the bytes with which they begin, whatever their name.
+#: Suffix of compressed files when writing, and the first bytes by which they are recognized when reading.
 GZIP, GZIP_MAGIC = ".gz", b"\x1f\x8b"
-#: A record is a hundred times smaller; a compressed file may expand a thousandfold.
+#: Maximum size of a file in bytes, decompressed: a hundred times that of a record. gzip may expand a thousandfold.
 LARGEST = 2**28
 #: Maximum nesting of lists and objects in a file: a value lies in a row of a table of a list of the file.
 DEEPEST_FILE = DEEPEST + 5
@@ -62,13 +62,13 @@ class Failure(Keyed):
 
 @dataclass(frozen=True)
 class Record:
-    """The observations of one run, where they come from, and whether the run ended as it should.
+    """Observations of one run, with their provenance and the tests that ran.
 
-    ``provenance`` tells torch's version, the hardware, the seed and so on: it is never part of a
-    key, since comparing across versions is what a record is for. ``summary`` counts what ran. ``ran``
-    names, for each device-dtype and family (``cpu-bf16 rules``), the tests of which every parameter
-    passed: only what these no longer observe has gone. None where the file does not say. ``failures``
-    are the tests that failed.
+    ``provenance`` has torch's version, the hardware, the seed and other facts that values may depend on. It is not part
+    of a key, so that records of different versions can be compared. ``summary`` counts the executed tests. ``complete``
+    is False if the run was interrupted or had problems. ``ran`` maps device, dtype and family (``cpu-bf16 rules``) to
+    the tests of which every parameter passed: an observation that such a test no longer makes is gone. It is None for a
+    file without this entry. ``failures`` are the failed tests.
     """
 
     observations: tuple[Observation, ...]
@@ -94,7 +94,7 @@ class Record:
 
     @property
     def is_of_one_seed(self) -> bool:
-        """Whether it has errors and no spread of any, as files before schema 4."""
+        """Whether it has errors and none has values over seeds, as in files before schema 4."""
         errors = [observation for observation in self.observations if observation.kind is Kind.ERROR]
         return bool(errors) and all(observation.over_seeds is None for observation in errors)
 
@@ -106,7 +106,7 @@ class Record:
 
 
 def dumps(record: Record) -> str:
-    """Return the file's text: one observation a line in sorted tables, so that two files can be compared by a diff."""
+    """Return the text of the file. Tables are sorted and have a line for each observation, for diffs of two files."""
     head: dict[str, Value] = {
         "schema": SCHEMA,
         "complete": record.complete,
@@ -144,14 +144,14 @@ def write_record(record: Record, path: Path, *, replace: bool) -> None:
 
 
 def write_whole(text: str, path: Path, *, replace: bool) -> None:
-    """Write the whole file or nothing: first to a temporary neighbour, then in one step to ``path``.
+    """Write a file atomically: write a temporary file in the same folder, then rename or link it.
 
-    With ``replace`` false an existing file is kept and RecordError raised, even if another process created it a moment
-    ago; with it true, a link stays and its target is replaced. Anything that is not a regular file (a device, a pipe, a
-    folder) is never replaced. A file named ``*.gz`` is compressed; the same text gives the same file. Raises
-    RecordError if the path or the file system does not allow it.
+    If ``replace`` is False and the file exists, RecordError is raised and the file is unchanged, even if another
+    process has only just created it. If ``replace`` is True and ``path`` is a symbolic link, its target is replaced. A
+    device, a pipe or a folder is never replaced. A file named ``*.gz`` is compressed reproducibly. Raises RecordError
+    if the file cannot be written.
     """
-    # A lone surrogate, possible in a path on the command line, becomes JSON's own escape.
+    # A lone surrogate, as a path on the command line may have, is written as a JSON escape.
     data = text.encode("utf-8", errors="backslashreplace")
     if path.suffix == GZIP:
         data = gzip.compress(data, mtime=0)
@@ -207,7 +207,7 @@ def _place(temporary: Path, path: Path) -> None:
 
 
 def read_record(path: Path) -> Record:
-    """The record in ``path``. Raises RecordError naming the file and what is wrong with it."""
+    """Return the record in ``path``. Raises RecordError, which names the file and the error."""
     text = content(path)
     try:
         return parsed(text)
@@ -290,7 +290,7 @@ def _expect_unique(observations: Iterable[Observation]) -> None:
 
 
 def _with_present_keys(record: Record) -> Record:
-    """Return the record of an earlier version of this project with the keys of today. Raises ValueError if two meet."""
+    """Rename the keys in a record of an earlier version to present keys. Raises ValueError if two become equal."""
     rows = renamings_for(record.provenance.get("plugin"))
     if not rows:
         return record
@@ -304,7 +304,7 @@ def _with_present_keys(record: Record) -> Record:
 
 
 def _ran_as_today(ran: Mapping[str, tuple[str, ...]], rows: tuple[Renaming, ...]) -> dict[str, tuple[str, ...]]:
-    """Return the tests by place; a test that moved to another family is in a place of that family."""
+    """Return ``ran`` with present names; a test that moved to another family is listed under that family."""
     places: dict[str, list[str]] = {}
     for place, tests in ran.items():
         target, _, family = place.rpartition(" ")
@@ -319,7 +319,7 @@ def _ran_as_today(ran: Mapping[str, tuple[str, ...]], rows: tuple[Renaming, ...]
 
 
 def _revisions(record: Record, observations: Iterable[Observation]) -> dict[str, Value] | None:
-    """Return the revisions with those of families to which tests moved: the revisions of their earlier families."""
+    """Return the revisions, completed for families to which tests moved by the revisions of their earlier families."""
     revisions = record.provenance.get("revisions")
     if not isinstance(revisions, dict):
         return None

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pytest_amp.record.file import RecordError
 
-#: Reading, merging and writing a record takes less than a second; more on a busy machine, and behind other processes.
+#: Seconds to wait for the lock. Reading, merging and writing a record takes less than a second on an idle machine.
 PATIENCE = 30.0
 #: Seconds between two attempts.
 PAUSE = 0.02
@@ -20,10 +20,10 @@ PAUSE = 0.02
 def alone(path: Path) -> Iterator[None]:
     """Hold an exclusive lock on the file, across processes and links to it.
 
-    The lock is a neighbour of the file that only one process can create (not every file system supports the system's
-    locks, and those leave a file behind). Raises RecordError after PATIENCE seconds, and if no file can be created
-    there. A lock that a killed process leaves is removed by those releases of filelock that find out that it is dead;
-    otherwise its user has to, who alone knows on which machine it ran.
+    The lock is a file in the same folder, which only one process can create: not every file system supports the
+    operating system's locks, and these leave a file behind. Raises RecordError after PATIENCE seconds, or if the lock
+    file cannot be created. If a process was killed, its lock file remains unless the release of filelock detects stale
+    locks; the user must then remove it, since only the user knows on which machine the process ran.
     """
     from filelock import SoftFileLock, Timeout  # here: its import takes a tenth of a second
 

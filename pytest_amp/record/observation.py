@@ -81,13 +81,13 @@ class Keyed:
 
 @dataclass(frozen=True)
 class Observation(Keyed):
-    """A fact under ``key``: its value, unit, what was allowed (same unit), the verdict, and the test that saw it.
+    """Measured fact under a stable ``key``: its value, unit, limit (``allowed``, same unit), verdict and test.
 
-    ``baseline`` is the earlier value where a baseline has the key. ``test`` is the file's stem and
-    the test's name without parameters: enough to tell whether a key has gone, and the same
-    wherever the tests are installed. ``interval`` is where the true value lies, in the same unit, as the order
-    statistics of a speedup; ``over_seeds`` what an error is with the numbers of the seeds after the run's own.
-    ``better`` says which way a number should go, ``margin`` which relative change of it is none.
+    ``baseline`` is the earlier value if a baseline has the key. ``test`` is the file's stem and the test's name without
+    parameters, which do not depend on the location of the tests. ``interval`` is a confidence interval of the value, in
+    the same unit, such as the order statistics of a speedup. ``over_seeds`` are the values of an error for further
+    seeds, those after the run's seed. ``better`` is the direction in which the value should change, and ``margin`` the
+    relative change that is tolerated.
     """
 
     key: str
@@ -105,11 +105,11 @@ class Observation(Keyed):
 
     @property
     def name(self) -> str:
-        """Last part of the key, which may have slashes of its own."""
+        """Last part of the key, which may contain slashes."""
         return self.key.split("/", 3)[3]
 
     def to_json(self) -> dict[str, Value]:
-        """As plain JSON, without what is empty."""
+        """As plain JSON, without fields that are None."""
         data: dict[str, Value] = {"key": self.key, "kind": self.kind.value, "value": self.value}
         optional: dict[str, Value] = {
             "unit": self.unit,
@@ -157,7 +157,7 @@ class Observation(Keyed):
 
 
 def check_written(observation: Observation) -> None:
-    """Raise ValueError for an observation that a file would not return unchanged, such as a unit that is no text."""
+    """Raise ValueError for an observation that cannot be written to a file and read back, such as an invalid unit."""
     text = json.dumps(observation.to_json(), ensure_ascii=False)
     text.encode()  # half a surrogate pair cannot be encoded
     Observation.from_json(json.loads(text))

@@ -1,4 +1,4 @@
-"""Keys that earlier versions of this project gave, and the present ones: from the table renamed.toml."""
+"""Renamed keys: the mapping of keys in records of earlier versions to present keys, from the table renamed.toml."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ from pytest_amp.data_files import toml
 from pytest_amp.record.observation import Observation
 
 _FILE = Path(__file__).with_name("renamed.toml")
-#: Part of each key of a test, and of no key of an observation of the suites.
+#: Separator that every key of a test contains, and no key of an observation of the suites.
 _OF_TESTS = "::"
 
 
 @dataclass(frozen=True)
 class Renaming:
-    """Row of the table: the keys that ``earlier`` matches are now those of ``present``; ``*`` matches anything.
+    """Row of the table: keys that match ``earlier`` were renamed to ``present``, where ``*`` stands for any text.
 
-    Patterns with ``::`` are of keys of tests, whose observations go with them to another family; others are of keys of
-    observations. Records of versions later than ``since`` have present keys only.
+    A pattern with ``::`` matches keys of tests, and if the family of a test changes, that of its observations does,
+    too. A pattern without ``::`` matches keys of observations. The row applies to records of version ``since`` or
+    earlier.
     """
 
     earlier: str
@@ -33,15 +34,15 @@ class Renaming:
 
     @property
     def is_of_tests(self) -> bool:
-        """Return whether the row is of keys of tests."""
+        """Return whether the row renames tests instead of observations."""
         return _OF_TESTS in self.earlier
 
     def renewed(self, key: str) -> str:
-        """Return the present key for ``key``, which is returned unchanged if the row is not about it."""
+        """Return the present key for ``key``. A key that does not match is returned unchanged."""
         return _replaced(key, self.earlier, self.present)
 
     def restored(self, key: str) -> str:
-        """Return the earlier key for ``key``, which is returned unchanged if the row is not about it."""
+        """Return the earlier key for ``key``. A key that does not match is returned unchanged."""
         return _replaced(key, self.present, self.earlier)
 
 
@@ -53,7 +54,7 @@ def renamings() -> tuple[Renaming, ...]:
 
 
 def renamings_for(version: object) -> tuple[Renaming, ...]:
-    """Return the rows for a record of this version of the project: all of them if the version is unknown."""
+    """Return the rows that apply to a record of this version of pytest-amp; all rows if the version is invalid."""
     try:
         written = Version(str(version))
     except InvalidVersion:
@@ -101,7 +102,7 @@ def keys_of(observation: Observation) -> list[str]:
 
 
 def _earlier(key: str, rows: Iterable[Renaming]) -> Iterator[str]:
-    """Yield the keys that the rows have made into ``key``, the latest first."""
+    """Yield the former keys of ``key``, the latest first."""
     for row in reversed(tuple(rows)):
         earlier = row.restored(key)
         if earlier != key:

@@ -1,6 +1,6 @@
-"""Table format of observations in a file: facts that share a head are one table with a row each.
+"""Table format of observations in a file: observations with the same head form one table, with a row for each.
 
-A row has its whole key, so that a search finds it and a diff shows it complete.
+A row contains the whole key, so that a text search finds it and a diff shows it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pytest_amp.record.observation import EXACT, Better, Kind, Observation, Valu
 HEAD = ("test", "kind", "unit", "better", "margin")
 #: Columns of a row, in this order; null for a missing value, and missing values at the end are left out.
 COLUMNS = ("key", "value", "allowed", "over_seeds", "interval", "baseline", "verdict")
-#: Significant digits of inexact values: errors and ratios are known no better, other values are the user's own.
+#: Significant digits of inexact values: errors and ratios are not known more accurately, other values are a user's.
 _DIGITS = {Kind.ERROR: 4, Kind.RATIO: 4}
 _MOST_DIGITS = 8
 #: A row always has a key and a value.
@@ -63,7 +63,7 @@ def _text(value: Value) -> str:
 
 
 def items(tables: Iterable[object], columns: tuple[str, ...] = COLUMNS) -> Iterator[dict[str, object]]:
-    """Yield the observations of tables with such rows, as ``Observation.from_json`` takes them.
+    """Yield the observations of such tables as plain JSON, the argument of ``Observation.from_json``.
 
     Raises ValueError in one line.
     """

@@ -1,4 +1,4 @@
-"""Trend of a history of records: the keys that moved, and in which step."""
+"""Trend of a history of records: the observations that changed, and the step in which each did."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def trend(records: Sequence[Record]) -> Trend:
     whole = difference(records[0], records[-1])
     known = [_known(record) for record in records]
     verdicts_of_steps = [{observation.key: observation.verdict for observation in step.observations} for step in steps]
-    # A key that only drifted has the verdict of the whole comparison, in the last step.
+    # A value that changes only over several steps has the verdict of ``whole``, in the last step.
     drifted = {observation.key: observation.verdict for observation in whole.observations}
     moved = []
     for key in dict.fromkeys(key for verdicts in (*verdicts_of_steps, drifted) for key in verdicts):

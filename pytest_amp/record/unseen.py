@@ -1,8 +1,9 @@
-"""Comparison of two texts of dtypes that a machine could observe only in part.
+"""Comparison of two observations of dtypes, each of which may be incomplete: a machine cannot observe every call.
 
-A text has patterns separated by a semicolon. A pattern has the calls of one sample, with a bar between those without
-and with autocast, where ``=`` means the same as without. A call has the dtypes of its outputs. A pattern may be
-followed by its number of samples: ``fp32 low | = x16; fp32 low | fp32 fp32 x8``.
+An observation is a text of patterns, separated by semicolons. A pattern lists the calls of one sample: those without
+autocast, a bar, and those with autocast; ``=`` after the bar means that autocast changes nothing. A call lists the
+dtypes of its outputs, separated by commas. A pattern may end with its number of samples:
+``fp32 low | = x16; fp32 low | fp32 fp32 x8``.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-#: In place of one dtype, or of all of a call: not observable on this machine.
+#: Placeholder for a dtype, or for all dtypes of a call, that could not be observed on a machine.
 UNSEEN = "?"
 #: Prefix of a text without dtypes, followed by the reason.
 NOT = "not: "
-#: The one of these reasons that says nothing about torch.
+#: Text without dtypes for a reason that lies in the machine or the build of torch. It matches any text.
 NOT_HERE = f"{NOT}needs another build or machine"
-#: Patterns of one text that are matched by their counts; with more, counts are ignored.
+#: Maximum number of patterns in a text for which counts are compared: ``_fits`` takes exponential time.
 _COUNTED = 10
 _COUNT = re.compile(r"(.*) x([0-9]+)", re.DOTALL)
 
@@ -45,7 +46,7 @@ class _Pattern:
         return len(self.calls) == len(other.calls) and all(map(_alike, self.calls, other.calls))
 
     def tells_more(self, other: _Pattern) -> bool:
-        """Return whether a call is observed here and not in ``other``, which is otherwise alike."""
+        """Return whether a dtype is observed here and not in ``other``, which must be ``like`` this pattern."""
         pairs = zip(self.calls, other.calls, strict=True)
         return any(UNSEEN in there and there.count(UNSEEN) > here.count(UNSEEN) for here, there in pairs)
 
@@ -119,7 +120,10 @@ def _by_count(new: Sequence[_Pattern], old: Sequence[_Pattern]) -> Relation | No
 
 
 def _fits(samples: Sequence[_Pattern], places: Sequence[_Pattern]) -> bool:
-    """Return whether each sample has a matching place of its own (P. Hall, On representatives of subsets, 1935)."""
+    """Return whether all samples can be assigned to like patterns in ``places`` within the counts of these.
+
+    This is the condition of Hall's marriage theorem (P. Hall, On representatives of subsets, 1935).
+    """
     for size in range(1, len(samples) + 1):
         for group in itertools.combinations(samples, size):
             room = sum(place.count or 0 for place in places if any(map(place.like, group)))
@@ -135,7 +139,7 @@ def _by_what_is_told(new: Sequence[_Pattern], old: Sequence[_Pattern]) -> Relati
 
 
 def _told_for_the_first_time(new: Sequence[_Pattern], old: Sequence[_Pattern]) -> bool:
-    """Return whether a partly unobserved pattern of ``old`` matches none of ``new`` that is unobserved there, too."""
+    """Return whether ``old`` has an incomplete pattern of which every match in ``new`` is more complete."""
     return any(
         all(candidate.tells_more(pattern) for candidate in new if candidate.like(pattern))
         for pattern in old

@@ -1,4 +1,4 @@
-"""Causes of failed tests: a failure on four devices is shown once, with one test to run again."""
+"""Causes of failed tests: tests that fail with the same message on several targets are shown as one entry."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from pytest_amp.run.result import FailedTest, Run
 
 
 class Standing(enum.Enum):
-    """Knowledge about a cause, in the order in which causes are shown."""
+    """Status of a cause. Reports show causes in the order of this enumeration."""
 
     UNEXPLAINED = "unexplained"
     EXPLAINED = "explained"
     FIXED = "fixed upstream"
 
 
-#: A part of a failure: its label is padded to nine characters, and may have two words.
+#: Labelled line of a failure's message. The label is padded to nine characters, and may contain a space.
 _PART = re.compile(r"^  (?P<label>\S.{8}) (?P<text>\S.*)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Cause:
-    """Cause of one or more failed tests, in the words of the first of them.
+    """Cause of one or more failed tests, described by the message of the first test.
 
-    ``parts`` are the lines of its message by label (``now``, ``likely``, ``rerun``), ``places`` devices and dtypes.
-    ``reason`` is the known explanation, ``bisect`` a command that finds the release which introduced it. ``findings``
-    are those of ``amp.check``.
+    ``parts`` are the lines of that message by label (``now``, ``likely``, ``rerun``). ``places`` are the targets on
+    which the tests failed (``cpu-bf16``). ``reason`` is the known explanation, and ``bisect`` a command that finds the
+    release which introduced the failure. ``findings`` are those of ``amp.check``.
     """
 
     standing: Standing
@@ -48,7 +48,7 @@ class Cause:
 
     @property
     def count(self) -> str:
-        """Return ``4 tests on cpu, fake-cuda in bf16, fp16``; pairs unless all combinations of both occur."""
+        """Return ``4 tests on cpu, fake-cuda in bf16, fp16``, or a list of targets if a combination is missing."""
         tests = "1 test" if len(self.tests) == 1 else f"{len(self.tests)} tests"
         pairs = [place.rpartition("-") for place in self.places]
         devices, dtypes = (list(dict.fromkeys(pair[index] for pair in pairs)) for index in (0, 2))
@@ -117,19 +117,19 @@ def _cause(group: list[FailedTest], run: Run) -> Cause:
 
 
 def failed(run: Run) -> list[tuple[str, str]]:
-    """Return failed tests, each with the first line of its message, except those red for a fixed fault."""
+    """Return failed tests with the first lines of their messages, without those that fail because a fault is fixed."""
     return [(failure.test, failure.reason) for failure in run.failures if not failure.reason.startswith(FIXED)]
 
 
 def earlier_torch(baseline: Record | None) -> str:
-    """Return the release to compare with: the baseline's, else the last that the data covers."""
+    """Return the release of torch to compare with: that of the baseline, or the latest in the package's data."""
     if baseline is not None:
         return str(baseline.provenance.get("torch", ""))
     return f"{newer.last_known()}.0"
 
 
 def _reason(group: list[FailedTest], run: Run, earlier: str) -> str | None:
-    """Return the known reason of a fact that the message names; None without one."""
+    """Return the known reason of the first observation that a message of ``group`` names; None if there is none."""
     texts = {failure.test: _message(failure) for failure in group}
     facts = [(texts[test], fact) for fact in run.record.observations if (test := run.tests[fact.key]) in texts]
     known = (known_reason(text, [fact], earlier, run.torch) for text, fact in facts)
@@ -147,7 +147,7 @@ def known_reason(text: str, observations: Iterable[Observation], earlier: str, t
 
 
 def remark(torch: str) -> str | None:
-    """Return the remark for a run on a torch that is newer than the data; None otherwise."""
+    """Return a remark if ``torch`` is newer than the package's data; None otherwise."""
     known = newer.newer_than_known(torch)
     if known is None:
         return None

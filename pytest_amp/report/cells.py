@@ -52,7 +52,7 @@ def and_more(rows: Sized, most: int, noun: str = "") -> list[str]:
 
 
 def told_commands(those: Iterable[Observation], commands: Mapping[str, str]) -> list[str]:
-    """Return the commands of these observations without duplicates, at most COMMANDS of them."""
+    """Return the commands for these observations without duplicates, at most COMMANDS of them."""
     unique = dict.fromkeys(commands[observation.key] for observation in those if observation.key in commands)
     return [*unique][:COMMANDS]
 

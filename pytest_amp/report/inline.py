@@ -1,4 +1,4 @@
-"""Inline Markdown of foreign text: it ends no cell and no row, and starts no HTML element."""
+"""Inline Markdown of arbitrary text, escaped so that it cannot end a table cell or start an HTML element."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shortening of failures with one cause in pytest's output: the first in full, the others in three lines."""
+"""Shortening of failures with the same cause in pytest's output: all but the first have three lines."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pytest_amp.text.quoted import printable
 
 
 def shortened(run: Run) -> dict[str, str]:
-    """Return the text of each failed test whose cause is shown before: its first line, that test, its own command.
+    """Return the short text of each failed test whose cause an earlier test has shown: message, that test, command.
 
     A failure without the five parts of a message stays unchanged. Files such as JUnit's were written before.
     """

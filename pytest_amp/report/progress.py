@@ -17,7 +17,7 @@ EVERY = 60.0
 
 
 class Progress:
-    """Reporter of how many of the selected tests of each family are done, at intervals."""
+    """Reporter of progress, which prints the numbers of selected and ended tests of each family at intervals."""
 
     def __init__(self, every: float | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         """Start the clock; ``every`` is in seconds of ``clock``, EVERY by default."""

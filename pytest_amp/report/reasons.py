@@ -187,7 +187,7 @@ def _of_rule(observation: Observation, old: str, new: str) -> str | None:
 
 
 def _is_of(observation: Observation, overload: str) -> bool:
-    """Return whether it belongs to an operator, as ``aten::rms_norm/result``, ``nn.RMSNorm`` and ``rms_norm/x`` do."""
+    """Return whether an observation belongs to an operator, as ``aten::rms_norm/result`` and ``nn.RMSNorm`` do."""
     first = observation.name.removeprefix("registered/").partition("/")[0]
     if "::" in first:
         return first == overload

@@ -11,7 +11,7 @@ from pytest_amp.text.quoted import printable
 
 
 def as_text(record: Record) -> str:
-    """Return the provenance, the executed and failed tests, and the number of observations."""
+    """Format the provenance, the executed and failed tests, and the number of observations."""
     whole = "" if record.complete else "  (of a run that did not end green or whole)"
     lines = [f"{name}: {_text(value)}" for name, value in record.provenance.items()]
     lines += ["", f"{len(record.observations)} observations{whole}"]
@@ -26,7 +26,7 @@ def as_text(record: Record) -> str:
 
 
 def as_lines(observations: Iterable[Observation]) -> str:
-    """Return one observation a line."""
+    """Format observations, one per line."""
     return "".join(f"{printable(_line(observation))}\n" for observation in observations)
 
 

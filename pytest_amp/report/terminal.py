@@ -157,7 +157,7 @@ def _values(observation: Observation) -> str:
 
 
 def _margins(observations: Sequence[Observation]) -> list[str]:
-    """Return the observation closest to its limit of each family; one beyond it has failed, or is known to."""
+    """Return, for each family, the observation closest to its limit; one beyond it has failed, or is a known fault."""
     worst: dict[str, tuple[float, str]] = {}
     for o in observations:
         if o.allowed and o.better is not Better.HIGHER and isinstance(o.value, (int, float)) and o.value <= o.allowed:
@@ -168,7 +168,7 @@ def _margins(observations: Sequence[Observation]) -> list[str]:
 
 
 def _causes(run: Run) -> list[str]:
-    """Return a line for each cause of failures, if one unites several or the torch is newer than the data."""
+    """Return a line for each cause of failures, if one has several tests or torch is newer than the package's data."""
     rows, newer = causes(run), remark(run.torch)
     lines = []
     if newer is not None and (run.counts or run.problems):
@@ -185,7 +185,7 @@ def _causes(run: Run) -> list[str]:
 
 
 def _notes(run: Run) -> list[str]:
-    """Return the notes, which make no run red; the reports list all of them."""
+    """Return the notes, which do not fail the run; the reports list all of them."""
     notes = [*run.notes, *_earlier_times(run)]
     lines = [f"note      {note}" for note in notes[:SUMMARY_ROWS]]
     return lines + [f"          {line}" for line in and_more(notes, SUMMARY_ROWS, "notes")]

@@ -16,7 +16,7 @@ LETTERS = 40
 
 
 def steps(trend: Trend) -> list[tuple[str, str]]:
-    """Return each step in words, then the whole: both runs, and the counts."""
+    """Return a line for each step, and for the whole history, with both runs and the counts."""
     rows = [(f"{run(step.old.provenance)} → {run(step.new.provenance)}", counts(step)) for step in trend.steps]
     first, last = trend.records[0].provenance, trend.records[-1].provenance
     return [*rows, (f"altogether, {run(first)} → {run(last)}", counts(trend.whole))]

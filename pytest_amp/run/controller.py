@@ -1,4 +1,4 @@
-"""Controller of workers: refuse early, assign GPUs, receive the workers' data, count reports."""
+"""Controller of pytest-xdist: check options before workers start, assign GPUs, receive data, and count reports."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ WHOLE = 2
 
 
 def check_before_start(session: AmpSession) -> None:
-    """Refuse options that can be refused without torch, and devices that a child process finds absent.
+    """Raise UsageError for options that cannot work with these workers, and for a missing device.
 
-    This applies only under pytest-xdist: a single process probes when the first amp test is collected.
+    A child process probes the devices, because the controller does not import torch. Without pytest-xdist nothing is
+    checked here: the devices are probed when the first amp test is collected.
     """
     if not workers.is_controller(session.config):
         return
@@ -66,7 +67,7 @@ def _providers(config: pytest.Config) -> list[str]:
 
 
 def pin_workers(specs: Sequence[Any]) -> None:
-    """Set the GPU of each worker in its environment: ``specs`` are execnet's, one a worker, in order."""
+    """Set the GPU of each worker in its environment. ``specs`` are the execnet specs of the workers, in order."""
     visible = workers.visible_gpus()
     if not visible:
         return
@@ -76,7 +77,7 @@ def pin_workers(specs: Sequence[Any]) -> None:
 
 
 def take_in(node: Any, error: object) -> None:  # pytest-xdist has no public type for it
-    """Merge a worker's data into the session that prints; a worker that died left none."""
+    """Merge a worker's data into the controller's session; a worker that died has not sent any."""
     session: AmpSession = node.config.stash[KEY]
     data = getattr(node, "workeroutput", {}).get("amp")
     if data is not None:
@@ -89,10 +90,10 @@ def take_in(node: Any, error: object) -> None:  # pytest-xdist has no public typ
 def check_exits(session: AmpSession) -> None:
     """Note a problem for each worker that reported all its tests and then died.
 
-    execnet has no public way to a worker's exit status; if its private one is gone, nothing is known about how workers
-    ended, and nothing is reported. pytest-xdist kills a worker that takes longer than it waits; on a busy machine this
-    says nothing about the worker, so it is a note and not a problem. A signal that ended the run may have been sent to
-    the whole group, so workers ended by it are not reported.
+    execnet has no public API for a worker's exit status; if the private attribute is missing, nothing is reported.
+    pytest-xdist kills a worker that does not exit in time, which on a busy machine indicates no defect: that is a note
+    instead of a problem. A signal that ended the run may have been sent to the whole process group, so workers that it
+    ended are not reported.
     """
     for node in session.finished_nodes:
         status = getattr(getattr(getattr(node.gateway, "_io", None), "popen", None), "returncode", None)
@@ -112,32 +113,32 @@ def pytest_xdist_setupnodes(config: pytest.Config, specs: Sequence[Any]) -> None
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:  # pytest-xdist has no public type for it
-    """Tell a worker the number of GPUs of the run."""
+    """Send the number of GPUs of the run to a worker."""
     node.workerinput["amp_gpus"] = len(workers.visible_gpus())
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any, error: object) -> None:  # pytest-xdist has no public type for it
-    """Receive a worker's data, and how it ended."""
+    """Receive a worker's data, or the error with which it ended."""
     take_in(node, error)
 
 
 class Recorder:
-    """Hooks that pytest calls without its config, or that arrive in two ways: one object for each session."""
+    """Plugin object with the hooks that do not receive the config; one for each session."""
 
     def __init__(self, session: AmpSession) -> None:
-        """Keep ``session``, the one that counts or the worker's."""
+        """Store ``session``, which is that of this process."""
         self._session = session
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_make_collect_report(self, collector: pytest.Collector) -> pytest.CollectReport | None:
-        """Collect nothing more once it is known that nothing can run."""
+        """Skip the remaining collection if a requested device is missing, so that no test can run."""
         if not self._session.refused:
             return None
         return pytest.CollectReport(collector.nodeid, "passed", longrepr=None, result=[])
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Count a report, in the process that prints."""
+        """Count a report; workers leave this to the controller."""
         session, data = self._session, self._session.data_of(report)
         if data is None or workers.is_worker(session.config):
             return
@@ -155,7 +156,7 @@ class Recorder:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> Generator[None]:
-        """Show failures of one cause once, before pytest shows them."""
+        """Shorten failures with the same cause before pytest prints them: only one is shown in full."""
         session = self._session
         if session.concerned and session.tally.failures and session.config.get_verbosity() < WHOLE:
             from pytest_amp.report.once import shortened
@@ -169,7 +170,7 @@ class Recorder:
 
     @pytest.hookimpl(trylast=True)
     def pytest_runtest_logfinish(self) -> None:
-        """End a worker whose device is poisoned, after its report was sent."""
+        """End a worker whose device no longer answers, once the test's report has been sent."""
         if self._session.poisoned:
             from pytest_amp.run.protection import leave_poisoned_worker
 

@@ -1,6 +1,7 @@
-"""Tests that pass without a check: never called, with a mock in place of ``amp``, or by a nonfinite value.
+"""Detection of tests that pass without a check.
 
-Each function makes such a test's report red, after all other plugins have changed it.
+The function was never called, ``amp`` is a mock, or an observed value is nonfinite. ``expect_called``,
+``expect_no_mock`` and ``expect_finite`` fail the report of such a test. They run last, after other plugins' hooks.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from pytest_amp.fixtures import concerned
 from pytest_amp.record import Kind, Observation
 from pytest_amp.run.identity import OBSERVATIONS
 
-#: Kinds whose value is one number. A state, a count or a series may be infinite.
+#: Kinds whose value is a scalar that must be finite. A state, a count or a series may contain infinity.
 _NUMBERS = frozenset({Kind.ERROR, Kind.RATIO, Kind.SECONDS, Kind.BYTES, Kind.MEASURE})
-#: Whether the function of a test was called.
+#: Set when the function of a test is called.
 _CALLED = pytest.StashKey[bool]()
 
 
 def noting(item: pytest.Function) -> Callable[..., Any]:
-    """Return the function of ``item``, wrapped so that its call is noted; a coroutine function stays one."""
+    """Return the function of ``item``, wrapped to record its call; a coroutine function remains one."""
     function, stash = item.obj, item.stash
 
     if inspect.iscoroutinefunction(function):
@@ -46,10 +47,10 @@ def noting(item: pytest.Function) -> Callable[..., Any]:
 
 
 def expect_called(item: pytest.Item, report: pytest.TestReport) -> None:
-    """Make red the report of a test that is reported as passed although its function was never called.
+    """Fail the report of a test that is reported as passed although its function was never called.
 
-    Runs last, so that other plugins' changes of the outcome are final. A test that was expected to fail has neither
-    failed nor passed.
+    Runs last, so that other plugins' changes of the outcome are final. An expected failure (xfail) is not examined:
+    pytest reports it as skipped.
     """
     if report.when != "call" or _CALLED in item.stash or not (report.passed or "XPASS(strict)" in str(report.longrepr)):
         return
@@ -62,9 +63,9 @@ def expect_called(item: pytest.Item, report: pytest.TestReport) -> None:
 
 
 def expect_no_mock(item: pytest.Item, report: pytest.TestReport) -> None:
-    """Make red the report of a test that passed with a mock in place of ``amp``, whose checks check nothing.
+    """Fail the report of a test that passed with a mock in place of ``amp``: the methods of a mock check nothing.
 
-    This applies to runs that use this plugin. Any other fixture of that name is the project's own.
+    Only runs that use this plugin are examined. A fixture ``amp`` of any other type is the project's own.
     """
     amp = getattr(item, "funcargs", {}).get("amp")
     module = type(amp).__module__
@@ -77,9 +78,9 @@ def expect_no_mock(item: pytest.Item, report: pytest.TestReport) -> None:
 
 
 def expect_finite(item: pytest.Item, report: pytest.TestReport) -> None:
-    """Make red the report of a test that passed and observed a nonfinite value or limit.
+    """Fail the report of a test that passed and observed a nonfinite value or limit.
 
-    An infinite error does not exceed an infinite limit, and NaN exceeds nothing.
+    ``inf > inf`` and ``nan > limit`` are both false, so that the comparison with the limit passes.
     """
     if report.when != "call" or not report.passed:
         return

@@ -25,7 +25,7 @@ from pytest_amp.run.session import AmpSession
 
 
 def write_files(session: AmpSession) -> None:
-    """Write the requested files; one that cannot be written is a problem, which the next ones show."""
+    """Write the requested files. A failure to write one is a problem of the run, which the files after it report."""
     options = session.options
     files: list[tuple[Path, Callable[[Run], None]]] = [
         (report.path, partial(_REPORTS[report.format], report.path)) for report in options.report
@@ -78,9 +78,10 @@ _REPORTS: dict[str, Callable[[Path, Run], None]] = {
 
 
 def accept(session: AmpSession) -> None:
-    """Replace values in the baseline's file by the observations of the passing tests.
+    """Replace values in the baseline's file with the observations of the passing tests.
 
-    The file is read again under a lock: another run may have changed it since the comparison, and both changes count.
+    The file is read again under a lock: another run may have changed it since the comparison, and its changes must not
+    be lost.
     """
     path = session.options.baseline
     assert path is not None
@@ -98,8 +99,9 @@ def accept(session: AmpSession) -> None:
 def _merged(session: AmpSession, baseline: Record) -> tuple[Record, int]:
     """Return the baseline with the observations of the passing tests, and the number of changed observations.
 
-    If they cover all of the baseline, its provenance becomes this run's; otherwise the baseline keeps its own, with a
-    list of the keys that come from this run. Nothing else in it changes.
+    If they cover the whole baseline, its provenance is replaced with this run's. Otherwise it is retained, with an
+    entry (``accepted``) that lists the keys from this run. Observations that are gone are removed, and so are failures
+    of tests that ran completely in this run; the tests of both runs are listed as executed.
     """
     run, known = session.record, baseline.by_key()
     assert run is not None

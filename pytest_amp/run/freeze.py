@@ -16,7 +16,10 @@ LONGEST = 300
 
 
 def freeze(session: AmpSession) -> Run:
-    """Return the current state of ``session`` as a result; of a run that writes no file, without a project's facts."""
+    """Return the current state of ``session`` as a result.
+
+    The additions of the hook pytest_amp_provenance are missing in a run that writes no file.
+    """
     record = session.record or record_of(session, own_provenance(session), complete=not session.problems)
     return Run(
         record=record,

@@ -19,7 +19,7 @@ _CONSTRUCTORS = ("__init__", "__new__")
 
 
 def note_ignored(path: Path, session: AmpSession) -> None:
-    """Note an ignored folder or file ``path``, unless an option ignores it, which the user has chosen."""
+    """Note an ignored folder or file ``path``, unless the user ignores it with an option."""
     folder = path if path.is_dir() else path.parent
     if (path is not folder and not path.name.startswith("test_")) or not declared_around(folder):
         return
@@ -63,10 +63,10 @@ def note_empty(collector: pytest.Module | pytest.Class, session: AmpSession) -> 
 
 
 def note_skipped(collector: pytest.Collector, report: pytest.CollectReport, session: AmpSession) -> None:
-    """Note a collector that skipped itself: its tests were requested, and are unknown.
+    """Note a collector that skipped itself, and whose tests are therefore unknown.
 
-    This is a module, or the package or folder around it, if the conftest.py or the ``__init__.py`` skips. The run is
-    red if no other part of its family ran, and if it was requested by name.
+    This is a module, or a package or folder whose ``__init__.py`` or conftest.py skips. The run fails if no other part
+    of its family ran, or if it was requested by name.
     """
     path = collector.path
     folder = path if path.is_dir() else path.parent

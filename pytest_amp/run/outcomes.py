@@ -110,7 +110,7 @@ def attach(item: pytest.Item, report: pytest.TestReport) -> None:
 
 
 def is_fixed(report: pytest.TestReport | pytest.CollectReport) -> bool:
-    """Return whether a test is red because it was expected to fail, and passes."""
+    """Return whether a test fails because it is a strict xfail that passes."""
     return report.failed and isinstance(report.longrepr, str) and report.longrepr.startswith(FIXED)
 
 

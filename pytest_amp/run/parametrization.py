@@ -149,7 +149,7 @@ def _unknown_types(marker: AmpMarker, session: AmpSession) -> str | None:
 
 
 def check_marker(metafunc: pytest.Metafunc, session: AmpSession) -> None:
-    """Check the marker of a test without an amp fixture: there it guards the test's state, and nothing else.
+    """Validate the marker of a test without an amp fixture, for which it only protects torch's state.
 
     A marker of a class or a module may be meant for the other tests in it.
     """
@@ -168,7 +168,7 @@ def check_marker(metafunc: pytest.Metafunc, session: AmpSession) -> None:
 
 
 def check_own(metafunc: pytest.Metafunc, session: AmpSession, names: Iterable[str]) -> None:
-    """Refuse a project's fixture in place of one of ``names`` in tests of a family; elsewhere it is allowed."""
+    """Note a usage error if a project overrides a fixture of ``names`` for tests of a family; elsewhere it may."""
     try:
         family = family_of(metafunc.module)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Protection of each amp test: a known state before it, and nothing left behind on the device or in torch."""
+"""Protection of each amp test: a known state of torch before it, and a check of the device and of torch after it."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from pytest_amp.run.state_guard import StateGuard
 def protect(item: pytest.Item) -> Callable[[], None]:
     """Seed torch and pin it to one CPU thread; return the function to call after the test.
 
-    With more threads, sums, and so bits, depend on their number. Fails at once on a device that an earlier test has
-    poisoned.
+    With more threads the order of sums, and so the last bits of results, would depend on their number. If the device
+    does not answer since an earlier test, the test fails at once.
     """
     import torch
 
@@ -43,7 +43,7 @@ def protect(item: pytest.Item) -> Callable[[], None]:
     def after() -> None:
         scope.close()
         torch.set_num_threads(threads)
-        leaked = guard.restore()  # first: it needs nothing from the device, and further tests follow
+        leaked = guard.restore()  # first, because it does not use the device: later tests need the restored state
         problems = [_device_problem(item, session, device)]
         if leaked:
             what = "; ".join(f"{name}: {before} became {now}" for name, (before, now) in leaked.items())

@@ -62,7 +62,8 @@ def _compiler(shown: str) -> str | None:
 def whole_provenance(session: AmpSession) -> dict[str, Value]:
     """Return the provenance with the additions of the hook pytest_amp_provenance, which is called.
 
-    An error of the hook, or a value that no file can store, makes the run red; the remaining provenance is returned.
+    An error of the hook, or a value that cannot be written to a file, fails the run; the remaining provenance is
+    returned.
     """
     hook, result = "pytest_amp_provenance", own_provenance(session)
     extended = dict(result)

@@ -1,4 +1,4 @@
-"""Tests that a hook removes after collection, and runs that end as green before they were judged."""
+"""Tests that a hook removes after collection, and runs that end with status 0 before the verdict."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SELECTING = ("keyword", "markexpr", "lf", "stepwise", "deselect")
 
 
 def note_removed(session: pytest.Session, amp_session: AmpSession) -> None:
-    """Note which amp tests a conftest.py or a plugin removed; red if all tests of an argument were removed."""
+    """Note which amp tests a conftest.py or a plugin removed; the run fails if it removed all tests of an argument."""
     option = session.config.option
     there = {*map(id, session.items), *map(id, amp_session.dropped)}
     if any(getattr(option, name, None) for name in _SELECTING):
@@ -65,7 +65,7 @@ def refuse_exit(ended: SystemExit, config: pytest.Config) -> None:
 
 
 def expect_judged(config: pytest.Config, session: AmpSession | None) -> int:
-    """Return the status of a run that ended with 0: 1 if it was never judged, or its own status if that differs."""
+    """Return the status of a run that ended with 0: 1 if it has no verdict, or the status of the verdict."""
     if any(getattr(config.option, name, False) for name in (*RUNS_NOTHING, "markers")):
         return 0
     if session is not None and (session.status or not session.options.explicit):

@@ -22,7 +22,7 @@ class Unavailable(ValueError):
 
 @dataclass(frozen=True)
 class Speed:
-    """Mode of timing here (``off``, ``report``, ``gate``), and the reason."""
+    """Mode of speed checks in this process (``off``, ``report``, ``gate``), and the reason for it."""
 
     mode: str
     reason: str
@@ -98,7 +98,7 @@ def _missing_dtype(device: Device, answer: Probe, precision: Precision, options:
 
 
 def resolve_speed(options: AmpConfig, config: pytest.Config, targets: Sequence[Target]) -> Speed:
-    """Return whether this process may time: only on an accelerator that it owns alone. Raises Unavailable."""
+    """Return the mode of speed checks: an accelerator is timed only if this process owns it. Raises Unavailable."""
     if options.speed == "off":
         return Speed("off", f"off ({options.sources['amp_speed']})")
     problem = _cannot_time(options, config, targets)
@@ -113,7 +113,7 @@ def resolve_speed(options: AmpConfig, config: pytest.Config, targets: Sequence[T
 
 def _cannot_time(options: AmpConfig, config: pytest.Config, targets: Sequence[Target]) -> str | None:
     accelerated = any(t.device.kind is DeviceKind.ACCELERATOR and t.missing is None for t in targets)
-    # A CPU is timed for a report only: its times are those of a machine with other work.
+    # On a CPU times are only reported: they depend on other work of the machine.
     on_cpu = options.speed == "report" and any(t.device.kind is DeviceKind.CPU for t in targets)
     if not accelerated and not on_cpu:
         return "no accelerator in this run"

@@ -1,4 +1,4 @@
-"""Result of a run, as one frozen value: reports are functions of it, and of nothing that is still running."""
+"""Result of a run, as one frozen value, which is the only input of the reports."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class FailedTest:
 
 @dataclass(frozen=True)
 class AcceptedFault:
-    """Fault of --amp-known: how often its tests failed, None if none of them ran.
+    """Fault of --amp-known, with the number of its tests that failed; None if none of them ran.
 
-    ``may_exist`` is false if its key names an observation that the baseline lacks: it may be misspelt.
+    ``may_exist`` is False if its key names an observation that the baseline lacks: the key may be misspelt.
     """
 
     fault: Known
@@ -47,15 +47,15 @@ class AcceptedFault:
 
 @dataclass(frozen=True)
 class Run:
-    """A run at its end.
+    """Result of a run, from which the reports are made.
 
-    ``record`` has its observations, its provenance and its failed tests, ``torch`` is the installed version.
-    ``baseline`` is the requested file; ``difference`` is None without one that could be read. ``counts`` has the number
-    of tests by place and outcome, ``deselected`` and ``skips`` those that did not run, by reason, ``skipped_modules``
-    the reason of each module that skipped itself. ``tests`` names the test of each observation by key. ``failures`` are
-    in the order of the reports. ``earlier_times`` are provenances of times with which pytest-benchmark compares.
-    ``written`` are the files, and ``accepted`` counts the observations that --amp-accept changed, None if it changed no
-    file. ``problems`` make the run red, ``notes`` do not.
+    ``record`` has the observations, the provenance and the failed tests. ``torch`` is the installed version.
+    ``baseline`` is the requested file, and ``difference`` is None if there is none that could be read. ``counts`` has
+    the number of tests by place and outcome; ``deselected`` and ``skips`` count the tests that did not run, by reason.
+    ``skipped_modules`` has the reason of each module that skipped itself. ``tests`` maps the key of an observation to
+    its test. ``failures`` are in the order of the reports. ``earlier_times`` are provenances of times with which
+    pytest-benchmark compares this run's. ``written`` are the written files. ``accepted`` counts the observations that
+    --amp-accept changed; None if it changed no file. ``problems`` fail the run, ``notes`` do not.
     """
 
     record: Record
@@ -78,7 +78,7 @@ class Run:
 
     @property
     def is_red(self) -> bool:
-        """Return whether a test failed, or the run has a problem or did not end whole."""
+        """Return whether a test failed, the run has a problem, or the run is not complete."""
         return bool(self.failures or self.problems or not self.record.complete)
 
 

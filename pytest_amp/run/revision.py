@@ -1,7 +1,7 @@
-"""Revisions of families of tests: which tests and checks produced the observations of a run.
+"""Revisions of families of tests: digests of the tests and checks that produced the observations of a run.
 
-Two versions of the suites may observe different values of one torch. A record has the revision of each family, so that
-a change of the tests is not mistaken for a change of torch.
+Two versions of the suites may observe different values with the same torch. A record contains the revision of each
+family, so that a change of the tests is not mistaken for a change of torch.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CHECKS = frozenset(
         *("scaffold", "scaler", "semantics", "speed", "training"),
     }
 )
-#: Python, and rules and rounding models. Measured data (fingerprints, floors) is only compared with.
+#: Files that determine observations: Python, rules and rounding models. Measured data (fingerprints, floors) does not.
 _SOURCES = (".py", ".toml")
 _IMPORT = re.compile(rb"^\s*(?:from|import) pytest_amp\.([a-z_0-9]+)", re.MULTILINE)
 #: Import of a module of another family: ``from ..formats.numbers import own``.
@@ -75,7 +75,7 @@ def _code_lines(path: Path) -> Iterator[bytes]:
 
 
 def _docstring_lines(text: bytes) -> set[int]:
-    """Return the numbers of the lines of docstrings; none of a file that does not parse, which pytest tells of."""
+    """Return the line numbers of docstrings; none for a file that does not parse, which pytest reports itself."""
     try:
         tree = ast.parse(text)
     except SyntaxError:

@@ -38,7 +38,7 @@ def keep_together(items: list[pytest.Item]) -> None:
 def select(items: list[pytest.Item], session: AmpSession) -> None:
     """Note the identity of each amp test, and deselect tests that do not exist on their target or in this tier."""
     if session.options.speed == "gate":
-        _ = session.speed  # a mode that is named explicitly is checked, even without a test of speed
+        _ = session.speed  # validate an explicit --amp-speed=gate, even without a test of speed
     selected, dropped = [], []
     for item in items:
         reason = _noted(item, session) or _other_tier(item, session)
@@ -93,7 +93,7 @@ def _noted(item: pytest.Item, session: AmpSession) -> str | None:
 
 
 def _expect_fault(item: pytest.Item, info: TestInfo, target: Target, session: AmpSession) -> None:
-    """Expect the test to fail if the file beside its family has a fault of this release that covers it."""
+    """Mark the test as a strict xfail if a known fault of this release covers it."""
     family, folder = family_of_package(getattr(getattr(item, "module", None), "__package__", None))
     if folder is None:
         return
@@ -137,7 +137,7 @@ def _long_family(item: pytest.Item) -> str | None:
 
 
 def count_made(items: object, session: AmpSession) -> None:
-    """Count the tests that one function became, to check later that all of them ran."""
+    """Count the tests by function, to check later that all parameters of a function ran."""
     for item in items if isinstance(items, list) else [items]:
         if isinstance(item, pytest.Item) and (target := target_of(item)) is not None:
             info = info_of(item, target)
@@ -145,7 +145,7 @@ def count_made(items: object, session: AmpSession) -> None:
 
 
 def count_selected(items: Iterable[pytest.Item], session: AmpSession) -> None:
-    """Count the selected tests by target and family; the run is red if none of a group is executed."""
+    """Count the selected tests by target and family; the run fails if none of a group is executed."""
     for item in items:
         info = item.stash.get(INFO, None)
         if info is not None:

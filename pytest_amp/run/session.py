@@ -26,19 +26,19 @@ class AmpSession:
     """State of one run in this process. Everything is imported and probed only when it is needed."""
 
     def __init__(self, config: pytest.Config, options: AmpConfig, device_types: tuple[str, ...] = ()) -> None:
-        """Keep the ``options`` and the ``device_types`` that the hook pytest_amp_devices yields."""
+        """Store the ``options`` and the ``device_types`` that the hook pytest_amp_devices yields."""
         self.config = config
         self.device_types = device_types
         self.options = options
-        #: Problems that end the run as a usage error, found while collecting.
+        #: Usage errors that are raised at the end of collection.
         self.usage_errors: list[str] = []
-        #: Reasons for which the run is red although every test may be green.
+        #: Reasons for which the run fails even if every test passes.
         self.problems: list[str] = []
-        #: Notes of the summary, which make no run red.
+        #: Notes of the summary, which do not fail the run.
         self.notes: list[str] = []
         #: Signal that ended the run.
         self.ended_by: int | None = None
-        #: Whether all tests have ended, so that only judging and writing remain.
+        #: Whether all tests have ended, so that only the verdict and the files remain.
         self.finishing = False
         #: Number of tests that this plugin deselected, by reason.
         self.deselected: Counter[str] = Counter()
@@ -54,7 +54,7 @@ class AmpSession:
         #: Items that this plugin deselected itself, and the ids of the remaining amp tests.
         self.dropped: list[pytest.Item] = []
         self.selected_nodes: set[str] = set()
-        #: Whether tests collected from here on cannot run: a requested device is missing.
+        #: Whether tests cannot run because a requested device is missing; no further tests are collected.
         self.refused = False
         #: Whether collection was completed in this process, and the status of the run once it was judged.
         self.collection_ended = False
@@ -64,20 +64,20 @@ class AmpSession:
         #: Whether a test that uses this plugin has been collected in this process.
         self.active = False
         self.provenance: dict[str, Value] = {}
-        #: Whether a report has carried the provenance to the process that counts.
+        #: Whether the provenance was sent to the controller with a report.
         self.provenance_sent = False
         #: Provenance of the times with which pytest-benchmark compares this run's.
         self.earlier_times: list[dict[str, Any]] = []
         self.speed_reason: str | None = None
-        #: Observations of the baseline that its tests no longer make, and the record that the files show.
+        #: Observations of the baseline whose tests no longer make them, and the record for the requested files.
         self.gone: list[Observation] = []
         self.record: Record | None = None
         self.written: list[str] = []
         #: Number of the baseline's observations that --amp-accept changed; None if it changed no file.
         self.accepted: int | None = None
-        #: pytest-xdist's nodes that ended normally, by their own account.
+        #: pytest-xdist's nodes that sent their data at the end.
         self.finished_nodes: list[Any] = []
-        #: Account of unreceived failures, while tests run in this process.
+        #: Failures that have not reached pytest yet, while tests run in this process.
         self.account: Account | None = None
         #: Device name -> the test after which it no longer answered, and its error.
         self.poisoned: dict[str, tuple[str, str]] = {}
@@ -123,14 +123,14 @@ class AmpSession:
 
     @cached_property
     def tally(self) -> Tally:
-        """Return the counts, in the process that prints."""
+        """Return the counts, which the controller keeps under pytest-xdist."""
         from pytest_amp.run.tally import Tally
 
         return Tally()
 
     @cached_property
     def progress(self) -> Progress:
-        """Return the reporter of progress, in the process that prints."""
+        """Return the reporter of progress, which the controller uses under pytest-xdist."""
         from pytest_amp.report.progress import Progress
 
         return Progress()
@@ -147,7 +147,7 @@ class AmpSession:
         except RecordError as error:
             option = self.options.where("amp_baseline")
             raise pytest.UsageError(f"{option}: {error}; expected a file that --amp-record wrote") from None
-        # A view: devices and revisions are noted once tests are collected.
+        # A ChainMap instead of a copy: devices and revisions are added once tests are collected.
         fixed: dict[str, Value] = {"seed": self.options.seed, "tolerance_scale": self.options.tolerance_scale}
         return Baseline(record, ChainMap(fixed, self.provenance))
 
@@ -157,7 +157,7 @@ class AmpSession:
             self.usage_errors.append(message)
 
     def problem(self, message: str) -> None:
-        """Note once why the run is red, regardless of its tests."""
+        """Note once a reason for which the run fails, even if every test passes."""
         if message not in self.problems:
             self.problems.append(message)
 
@@ -175,7 +175,7 @@ class AmpSession:
         return data
 
     def publish(self, observation: Observation) -> None:
-        """Pass ``observation`` to the hook; if that raises, the run continues and is red at its end."""
+        """Pass ``observation`` to the hook. If the hook raises, the run continues and fails at its end."""
         try:
             self.config.hook.pytest_amp_observation(observation=observation)
         except pytest.exit.Exception:
@@ -221,7 +221,7 @@ class AmpSession:
         return self.active or files or bool(self.problems) or bool(self.finished_nodes and self.usage_errors)
 
     def observed(self) -> Iterable[Observation]:
-        """Return every observation, in the process that prints."""
+        """Return every observation; workers have none."""
         return (observation for _, observation in self.tally.observations.values())
 
 

@@ -1,4 +1,4 @@
-"""Settling of failures on the account: a test that passes with a failure of its own is red, and so is the run."""
+"""Failures that pytest did not receive: a test that passes although one of its checks failed is made to fail."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from pytest_amp.run.session import KEY, AmpSession
 
 
 def settle(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestReport) -> None:
-    """Take reported failures off the account, and make ``report`` red if it omits a failure of its test.
+    """Remove reported failures from the account, and fail ``report`` if it omits a failure of its test.
 
-    A failure of a test that has already ended (in a thread that outlives it, in a late finalizer) counts for the run.
+    A failure after the end of its test (in a thread that outlives it, or in a late finalizer) fails the run.
     """
     session = item.config.stash[KEY]
     if session.account is None:
@@ -35,7 +35,7 @@ def settle(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestRe
 
 
 def close(session: AmpSession) -> None:
-    """Make the run red for failures left at the end: from a finalizer of the session, or a late deletion."""
+    """Fail the run for failures that remain at its end: from a finalizer of the session, or a late deletion."""
     account, session.account = session.account, None
     if account is not None:
         _blame(session, account.close())

@@ -18,7 +18,7 @@ INCONCLUSIVE = "inconclusive: "
 
 @dataclass(frozen=True)
 class TestInfo:
-    """Identity of an amp test in its report for the process that counts, in plain JSON."""
+    """Identity of an amp test, which its report carries as JSON to the process that counts."""
 
     target: str
     family: str
@@ -42,19 +42,19 @@ class Tally:
     passed: dict[tuple[str, str, str], set[str]] = field(default_factory=dict)
     #: Observation and its test, by key.
     observations: dict[str, tuple[str, Observation]] = field(default_factory=dict)
-    #: Two tests that both claim a key, by key.
+    #: Pairs of tests that observe the same key, by key.
     claims: dict[str, tuple[str, str]] = field(default_factory=dict)
-    #: Key of each test, which repetitions of one test share.
+    #: Keys of tests by node id. Repetitions of a test have the same key.
     keys: dict[str, str] = field(default_factory=dict)
-    #: Worker that made each observation: with --dist=each, every worker makes all.
+    #: Worker of each observation, by key: with --dist=each every worker makes every observation.
     workers: dict[str, str] = field(default_factory=dict)
-    #: Data of the first report of each test, for a test whose worker dies.
+    #: Data of the first report of each test: if its worker dies, no later report has any.
     begun: dict[str, Mapping[str, object]] = field(default_factory=dict)
-    #: How often a test with a key of --amp-known failed and passed, by key.
+    #: Number of outcomes of the tests that each row of --amp-known covers, by the row's name.
     known: dict[str, Counter[str]] = field(default_factory=dict)
-    #: Red tests in order, with the first line of the reason, including those that are fixed upstream.
+    #: Failed tests in order, with the first line of the message, including strict expected failures that passed.
     failures: list[tuple[str, str]] = field(default_factory=list)
-    #: The same by the key of the test, which does not depend on the location of the tests.
+    #: The same messages by the key of the test, which, unlike a node id, does not depend on the location of the tests.
     failed: dict[str, str] = field(default_factory=dict)
     #: Failed tests: target, family, and the whole message.
     texts: dict[str, tuple[str, str, str]] = field(default_factory=dict)
@@ -93,9 +93,9 @@ class Tally:
         return brought
 
     def _claim(self, observation: Observation, node: str, worker: str) -> None:
-        """Keep an observation, and note a clash with another test, or with another value of the same one.
+        """Store an observation, and note a clash: its key comes from another test, or the same test changed its value.
 
-        A test may run several times: repeated (pytest-repeat), or in another worker.
+        A test may run several times: with pytest-repeat, or in several workers.
         """
         key = observation.key
         if key in self.observations:
@@ -111,7 +111,7 @@ class Tally:
     def unexecuted(self, selected: Mapping[Place, int]) -> list[str]:
         """Return a line for each requested target and family without an executed check.
 
-        ``selected`` counts the tests that were to run: those that a stopped run did not reach have no outcome here.
+        ``selected`` counts the selected tests, since those that a stopped run did not reach have no report.
         """
         lines = []
         for place in sorted(self.outcomes.keys() | selected.keys()):
@@ -126,7 +126,7 @@ class Tally:
         return lines
 
     def unreported(self, selected: Mapping[Place, int]) -> list[str]:
-        """Return a line for each target and family with some, but not all, of its selected tests ended."""
+        """Return a line for each target and family of which some selected tests have ended and others have not."""
         return [
             f"{family} on {target}: {count} selected, {ended} came to an end: the run stopped before, or another "
             "plugin kept them from running"
@@ -135,7 +135,7 @@ class Tally:
         ]
 
     def unseen(self, skipped_modules: Mapping[str, tuple[str, str]]) -> list[str]:
-        """Return a line for each module skipped whole during collection, of a family that ran nowhere."""
+        """Return a line for each module that was skipped during collection and whose family has no executed check."""
         executed = {family for (_, family), counts in self.outcomes.items() if any(counts[name] for name in EXECUTED)}
         return [
             f"{family}: not one check executed, {name} was skipped while it was collected: {reason}"
@@ -186,7 +186,7 @@ class Tally:
         ]
 
     def swallowed(self) -> list[str]:
-        """Return a line for each difference from the baseline whose test passed nevertheless."""
+        """Return a line for each difference from the baseline whose test passed: it swallowed the AmpFailure."""
         return [
             f"{o.key}: {o.verdict.value} from the baseline, and its test passed: it catches what a check raises, or "
             "checks in a thread of its own"
@@ -200,8 +200,8 @@ class Tally:
         return [observation for node, observation in self.observations.values() if node in passed]
 
     def whole(self, created: Mapping[tuple[str, str, str], int]) -> set[tuple[str, str, str]]:
-        """Return the tests by (target, family, test) of which all parameters have passed."""
-        failed = self._failed_nodes()  # a part of such a test may have passed: a subtest, the call before its teardown
+        """Return the tests, as (target, family, test), of which all parameters have passed."""
+        failed = self._failed_nodes()  # such a test may also have passed: in a subtest, or before its teardown
         whole = {test: passed - failed for test, passed in self.passed.items()}
         return {test for test, passed in whole.items() if len(passed) >= created.get(test, len(passed) + 1)}
 
@@ -209,10 +209,10 @@ class Tally:
         return {node for node, _ in self.failures}
 
     def gone(self, baseline: Iterable[Observation], created: Mapping[tuple[str, str, str], int]) -> list[Observation]:
-        """Return the baseline's observations whose test passed whole on their target and no longer makes them.
+        """Return the baseline's observations that are gone: their test passed with all parameters without them.
 
-        ``created`` counts the parameters of each test: if some were not selected, not reached, skipped or failed,
-        nothing is known.
+        ``created`` counts the parameters of each test. If some of them were not selected, not reached, skipped or
+        failed, it is unknown whether the observations are gone.
         """
         ran = self.whole(created)
         return [
@@ -226,7 +226,7 @@ class Tally:
 def _outcome(report: pytest.TestReport) -> str | None:
     """Return the outcome that a report adds to the counts; None for a phase without one."""
     if report.when == "call":
-        if hasattr(report, "wasxfail"):  # passed: an xfail that is not strict, which pytest counts as green
+        if hasattr(report, "wasxfail"):  # a non-strict xfail that passes is XPASS, which does not fail a run
             return "xfailed" if report.skipped else "passed"
         if report.skipped and _reason(report).startswith(INCONCLUSIVE):
             return "inconclusive"

@@ -26,7 +26,7 @@ __tracebackhide__ = is_usage_error
 
 @dataclass(frozen=True)
 class Target:
-    """One device and one precision. ``missing`` says why a device or dtype that may be missing is."""
+    """One device and one precision. ``missing`` is the reason if the device or dtype is missing, which was allowed."""
 
     device: Device
     precision: Precision
@@ -47,8 +47,8 @@ class Target:
     ) -> AbstractContextManager[None]:
         """Return an autocast region on the device, in the target's dtype by default.
 
-        fp32 and tf32 are no autocast dtypes: there the region is a disabled one. Raises AmpUsageError for a dtype in
-        which torch would switch the region off, with a warning at most, and for flags that are none.
+        For fp32 and tf32, which are not autocast dtypes, the region is disabled. Raises AmpUsageError for a dtype for
+        which torch would disable the region, at most with a warning, and for flags that are not bools.
         """
         for name, flag in (("enabled", enabled), ("cache_enabled", cache_enabled)):
             if not isinstance(flag, bool):

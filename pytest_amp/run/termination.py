@@ -1,4 +1,4 @@
-"""Termination of a run by SIGTERM or SIGHUP: it ends as an interrupted one, and its observations are written."""
+"""Termination of a run by SIGTERM or SIGHUP: the run is interrupted, and its observations are written."""
 
 from __future__ import annotations
 
@@ -18,9 +18,8 @@ SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasat
 def end_as_interrupted(session: AmpSession) -> Callable[[], None]:
     """Turn the signals into a KeyboardInterrupt, which pytest handles; return a function that restores the handlers.
 
-    This applies to signals without a handler, and in the main thread, which alone may set one. While the files are
-    written, which takes a moment, a signal changes nothing. A second signal reaches the old handlers, so that a user
-    who insists is not kept waiting.
+    Only signals without a handler are handled, and only in the main thread, where Python allows it. While the files are
+    written, a signal is ignored. A second signal reaches the previous handlers, so that a user can end the run at once.
     """
     if threading.current_thread() is not threading.main_thread():
         return lambda: None

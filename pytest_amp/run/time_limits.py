@@ -1,9 +1,12 @@
-"""Time limits: a test, or a run, that does not end is red by name, and its observations are written.
+"""Time limits: a test or a run that does not end fails, its name is reported, and its observations are written.
 
-A limit has three stages. Python code is interrupted where it is, and the test fails there; a thread triggers that. If
-the main thread does not return, for example from a kernel that hangs, that thread ends the process: under pytest-xdist
-the controller names the test and starts another worker, otherwise it writes the record and the summary itself. If the
-call also holds Python's lock, so that no thread runs, faulthandler ends the process and shows where it was.
+A limit has three stages:
+
+1. A watchdog thread signals the main thread, whose signal handler raises in the test that is running.
+2. If the main thread does not return to Python code, for example from a kernel that hangs, the watchdog ends the
+   process. Under pytest-xdist the controller reports the test and starts another worker; otherwise the watchdog writes
+   the record and the summary itself.
+3. If the call also holds the GIL, so that no thread runs, faulthandler ends the process and dumps the traceback.
 """
 
 from __future__ import annotations
@@ -28,18 +31,21 @@ from pytest_amp.run import workers
 from pytest_amp.run.identity import INFO, key_of, target_of
 from pytest_amp.run.session import AmpSession
 
-#: Seconds that interrupted code has to return, and between two checks of the thread, at most.
+#: Maximum time for interrupted code to return, and between two checks of the watchdog thread, in seconds.
 GRACE, PAUSE = 10.0, 1.0
-#: Seconds after which faulthandler's own limit is moved; it expires if the thread no longer moves it.
+#: Seconds after which the watchdog postpones faulthandler's timeout, which expires if the watchdog no longer runs.
 MOVED = 5.0
 _SIGNAL = getattr(signal, "SIGALRM", None)
 
 
 class Watchdog:
-    """Thread that watches the tests of one session, and the hook that announces them."""
+    """Thread that enforces the limits of one session, and the hook that passes it the running test."""
 
     def __init__(self, session: AmpSession) -> None:
-        """Begin to watch; the main thread calls ``close`` at the end. Standard error is the process's own."""
+        """Start the thread; the main thread calls ``close`` at the end.
+
+        Messages go to a duplicate of standard error: pytest redirects the original during a test.
+        """
         self._session = session
         self._limit, self._run_limit = session.options.timeout
         if workers.is_worker(session.config):
@@ -71,7 +77,7 @@ class Watchdog:
             self._item = None
 
     def close(self) -> None:
-        """End the watch."""
+        """Stop the thread, and remove the signal handler and faulthandler's timeout."""
         self._stop.set()
         self._thread.join()
         if self._moved > 0:
@@ -81,7 +87,10 @@ class Watchdog:
         os.close(self._output)
 
     def _install(self) -> None:
-        """Install the alarm's handler, unless another one is installed: pytest-timeout returns it after each test."""
+        """Install the handler of SIGALRM, unless another one is installed.
+
+        It is installed anew before each test: pytest-timeout resets it to SIG_DFL after each one.
+        """
         main = threading.current_thread() is threading.main_thread()
         if _SIGNAL is not None and main and signal.getsignal(_SIGNAL) is signal.SIG_DFL:
             signal.signal(_SIGNAL, self._interrupt)
@@ -122,7 +131,7 @@ class Watchdog:
                 self._alarm()
 
     def _move(self, now: float) -> None:
-        """Move the limit of faulthandler, which needs no Python thread, unless pytest itself uses it."""
+        """Postpone faulthandler's timeout, which needs no GIL, unless pytest uses it (``faulthandler_timeout``)."""
         with contextlib.suppress(ValueError):  # the key does not exist without pytest's plugin
             if float(self._session.config.getini("faulthandler_timeout") or 0):
                 return
@@ -137,7 +146,7 @@ class Watchdog:
             signal.pthread_kill(main, _SIGNAL)
 
     def _end(self, item: pytest.Item | None) -> None:
-        """End the process, since the main thread did not return."""
+        """End the process: the main thread does not return to Python code."""
         message = f"{self._message()}, and could not be interrupted"
         self.line(f"\npytest-amp: {message}")
         faulthandler.dump_traceback(file=self._output)
@@ -149,7 +158,7 @@ class Watchdog:
         os._exit(1)
 
     def _write(self, item: pytest.Item | None, message: str) -> None:
-        """Write the record and the summary in place of the main thread."""
+        """Write the record and the summary from the watchdog thread."""
         from pytest_amp.report.terminal import summarize
         from pytest_amp.run.freeze import freeze
         from pytest_amp.run.verdict import finish

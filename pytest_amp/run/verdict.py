@@ -1,4 +1,4 @@
-"""Verdict on a run: the problems beyond its tests, and its exit status."""
+"""Verdict on a run: the problems that no single test reports, and the exit status."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RUNS_NOTHING = ("collectonly", "setuponly", "setupplan", "showfixtures", "show_f
 def finish(session: AmpSession, exitstatus: int) -> int:
     """Judge the whole run, write the requested files, and return the exit status.
 
-    It is 4 for a usage error, and 1 if a status of 0 would be wrong.
+    The status is 4 for a usage error. It is 1 if the run has problems and pytest's own status is 0, or 5 for no tests.
     """
     session.finishing = True
     if session.usage_errors:
@@ -39,18 +39,18 @@ def finish(session: AmpSession, exitstatus: int) -> int:
 
 
 def _judge(session: AmpSession, exitstatus: int) -> None:
-    """Note the problems of a run that has ended with ``exitstatus``."""
+    """Collect the problems of a run that ended with ``exitstatus`` in ``session.problems``."""
     tally, pytest_options = session.tally, session.config.option
     if exitstatus == 0 and session.options.explicit and not (session.collection_ended or session.finished_nodes):
         session.problem("the run was ended as a green one before its tests were collected (pytest.exit, say)")
-    # A run that was interrupted (2) or broke (3) is red already; tests that it did not reach are no problem.
+    # An interrupted run (2) and an internal error (3) fail anyway; the tests that they did not reach are not listed.
     session.problems += tally.unexecuted(session.selected if exitstatus in (0, 1, 5) else {}) + tally.clashes()
     if exitstatus == 0:
-        # A run that stopped at a failure (1) is red already.
+        # With failed tests (1) the run fails anyway, and it may have stopped at the first one (-x).
         session.problems += tally.unreported(session.selected)
     session.problems += tally.fixed(session.options.known)
     if not (pytest_options.keyword or pytest_options.markexpr or getattr(pytest_options, "lf", False)):
-        # With one of these options, it is unknown whether a test of a skipped module was requested.
+        # These options select tests by name, marker or last outcome: a skipped module may have none of the selected.
         session.problems += tally.unseen(session.skipped_modules)
     if session.baseline is not None:
         baseline = session.baseline.record.observations

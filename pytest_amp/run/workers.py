@@ -1,7 +1,7 @@
 """Processes under pytest-xdist: the role of this one, and its GPU.
 
-A worker has its own GPU only if ``cuda`` was requested by name: the variable must be set before torch is imported, so
-long before a probe could tell whether there is a GPU at all.
+A worker gets a GPU of its own only if ``cuda`` was requested by name: CUDA_VISIBLE_DEVICES must be set before torch is
+imported, and so before a probe can detect a GPU.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-#: Variable with all GPUs of the caller, for a worker that was given one.
+#: Environment variable with all GPUs of the caller, for a worker that is restricted to one.
 CALLERS = "PYTEST_AMP_VISIBLE_DEVICES"
 
 
@@ -54,7 +54,7 @@ def visible_gpus(environment: Mapping[str, str] = os.environ, root: Path = Path(
 
 
 def _is_gpu(gpu_id: Path) -> bool:
-    """Return whether a processor that kfd lists is a GPU that this container may use: others cannot be read."""
+    """Return whether a processor that kfd lists is a GPU that this container may use: its file is readable."""
     try:
         return gpu_id.read_text(encoding="ascii").strip() not in ("", "0")
     except OSError:
@@ -62,7 +62,7 @@ def _is_gpu(gpu_id: Path) -> bool:
 
 
 def callers_gpus() -> dict[str, str]:
-    """Return the environment of a child process that needs more than this worker's own GPU."""
+    """Return the environment of a child process that may use all GPUs of the caller."""
     return {VISIBLE: os.environ[CALLERS]} if CALLERS in os.environ else {}
 
 

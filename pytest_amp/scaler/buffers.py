@@ -59,11 +59,12 @@ def check_buffers(
     run: Callable[[], Iteration],
     whole: bool,
 ) -> str | None:
-    """Compare the nonfinite buffers, by name with the iterations, with the names and patterns that a test accepts.
+    """Check that the test accepts every nonfinite buffer, by a name or a pattern. Raises AmpFailure.
 
-    Running statistics that the planted overflow of a forward pass has made nonfinite need no name: they are returned as
-    a note, which is None without them. ``run`` runs an iteration without overflow, to find the buffers that
-    normalization updates; ``whole`` is False for a run without the overflow in the forward pass. Raises AmpFailure.
+    ``nonfinite`` maps the name of a buffer to the iterations that spoilt it. Running statistics need not be accepted if
+    an overflow planted in a forward pass has spoilt them: a note names them, which is returned (None without them).
+    ``run`` runs an iteration without overflow, to find the buffers that normalization updates. ``whole`` is False if no
+    overflow was planted in a forward pass.
     """
     rest = [name for name in nonfinite if not any(_fits(name, pattern) for pattern in accepted)]
     planted = [name for name in rest if set(nonfinite[name]) <= set(training.overflow_activations_at)]

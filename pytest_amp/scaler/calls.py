@@ -54,7 +54,7 @@ def _check_count(where: str, train: Train, iteration: Iteration, method: str, li
     """Raise AmpFailure unless a method of the scaler is called once."""
     called = iteration.scaler.called
     count = called.count(method)
-    # A step may look at the norm of the unscaled gradients itself, and leave out scaler.step where it is infinite.
+    # A training step may itself check the norm of the unscaled gradients, and skip scaler.step if it is infinite.
     is_left_out = method == "step" and count == 0 and iteration.scaler.found_inf and "unscale_" in called
     if count == 1 or is_left_out:
         return

@@ -21,12 +21,12 @@ from pytest_amp.scaler.watched import WatchedScaler
 
 @dataclass
 class Iteration:
-    """What a training step is given: everything it needs for one iteration.
+    """What a training step receives: everything that one iteration needs.
 
-    ``model``, ``batch``, ``optimizer`` and ``scaler`` are what their names say; ``index`` counts from 0. ``loss()`` is
-    the case's loss for its batch, and belongs into ``autocast()``; a step may call ``model`` and compute a loss of its
-    own instead. ``autocast()`` and ``scaler`` are off in a run in float32, in which ``low`` is False. ``kept`` is a
-    dictionary for what lives longer than a step: a scheduler, averaged weights.
+    ``index`` counts the iterations from 0. ``loss()`` computes the case's loss for ``batch``; call it inside
+    ``autocast()``. A step may also call ``model`` and compute another loss. In a run in float32 ``low`` is False, and
+    ``autocast()`` and ``scaler`` are disabled. ``kept`` is a dictionary for objects that outlive the step, such as a
+    learning rate scheduler or averaged weights.
     """
 
     model: torch.nn.Module
@@ -39,12 +39,12 @@ class Iteration:
     precision: Precision
     _: KW_ONLY
     low: bool = True
-    #: Whether the reference run has manual casts, for a case that runs within a region only.
+    #: Whether the float32 run has manual casts, for a case that does not run without autocast.
     manual: bool = False
     kept: dict[str, Any] = field(default_factory=dict)
     #: Gradients that the optimizer's own step received, float64 on the CPU, divided by the scale.
     seen: list[torch.Tensor] = field(default_factory=list, init=False)
-    #: Whether the optimizer's own step was called, and whether not by the scaler; and from which lines.
+    #: Whether ``optimizer.step`` was called, whether not by the scaler, and the lines of calls not by the scaler.
     stepped: bool = field(default=False, init=False)
     stepped_alone: bool = field(default=False, init=False)
     step_lines: list[str] = field(default_factory=list, init=False)
@@ -94,7 +94,7 @@ class Iteration:
             self.call_lines.append(line)
 
     def note_step(self, optimizer: torch.optim.Optimizer, *, watched: bool = True) -> None:
-        """Note a call of the optimizer's own step, which only the scaler makes where it is ``watched``."""
+        """Note a call of ``optimizer.step``; if ``watched``, a call other than by the scaler is noted with its line."""
         self.stepped = True
         if watched and self.scaler.stepping is not optimizer:
             self.stepped_alone = True
@@ -102,7 +102,7 @@ class Iteration:
             self.step_lines += [line] if line is not None else []
 
     def conclude(self, returned: object) -> None:
-        """Take as the loss, where ``loss()`` was not called: what the step returned, what was scaled or went back."""
+        """If ``loss()`` was not called, use the returned tensor, the scaled losses, or the roots of backward passes."""
         if self.losses:
             return
         tensors = [returned] if isinstance(returned, torch.Tensor) and returned.numel() == 1 else []
@@ -110,7 +110,7 @@ class Iteration:
         for loss in tensors or self.scaler.losses or roots:
             if loss.numel() == 1:
                 self._add(loss)
-        if isinstance(returned, float) and not self.losses:  # a number beside a loss may be anything, an accuracy say
+        if isinstance(returned, float) and not self.losses:  # with a loss, the number may be an accuracy, for example
             self.losses = [returned]
 
     def _add(self, loss: torch.Tensor) -> None:
@@ -188,5 +188,5 @@ def standard_step(iteration: Iteration) -> None:
 
 
 def plain_sgd(parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
-    """Return SGD with steps small enough to leave the loss where it is."""
+    """Return SGD with a learning rate so small that the loss hardly changes."""
     return torch.optim.SGD(parameters, lr=2.0**-10)

@@ -19,19 +19,19 @@ from pytest_amp.scaler.trace import Training
 
 __tracebackhide__ = is_usage_error
 
-#: Scale of the second run: in float32 it overflows nothing.
+#: Loss scale of the second run, too small for an overflow in float32.
 SCALE = 2.0**10
-#: Relative distance of the gradients of both runs from which a part depends on the scale: the rounding of float32 is a
-#: thousandth of it.
+#: Relative distance of the gradients of both runs from which they depend on the scale: a thousand times the rounding of
+#: float32.
 DISTANCE = 1e-3
 
 
 def check_parts(training: Training) -> None:
-    """Compare the gradients that the optimizer sees with a scale and without one, both in float32.
+    """Compare the gradients that the optimizer receives with loss scaling and without, both in float32.
 
-    Without mixed precision only the step itself can cause a difference: a loss that is not scaled, or gradients that
-    are clipped before they are unscaled. Left out if the step does not run in float32, or has a region of its own.
-    Raises AmpFailure.
+    Without mixed precision only the training step can cause a difference: a loss that is not scaled, or gradients that
+    are clipped before they are unscaled. The check is skipped if the step does not run in float32, or opens a region
+    itself. Raises AmpFailure.
     """
     wide = replace(training, low=False, overflow_gradients_at=(), overflow_activations_at=())
     plain, scaled = _first(wide, 1.0), _first(wide, SCALE)

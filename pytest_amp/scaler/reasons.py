@@ -91,10 +91,10 @@ def likely_of_skips(iteration: Iteration) -> str:
 
 
 def likely_of_difference(training: Training, scale: float, *, repeats: bool) -> str:
-    """Return why the gradients that the optimizer sees depend on the scale.
+    """Return why the gradients that the optimizer receives depend on the scale.
 
-    ``repeats`` tells that they are equal in two runs at one scale. An operator that violates its rounding model is a
-    more likely cause than a training step that clips.
+    ``repeats`` is True if they are equal in two runs at the same scale. An operator that violates its rounding model is
+    a more likely cause than a training step that clips.
     """
     where = Conditions(training.device, training.precision, training.seed)
     operator = likely_operator(training.case, training.case.realise(seed=training.seed), where, scale)

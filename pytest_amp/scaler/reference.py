@@ -1,7 +1,7 @@
 """Reference model of ``torch.amp.GradScaler``: scale, growth tracker, and the stage of each optimizer.
 
-It holds no tensors. Of gradients it is told only on which devices there are some, and whether they are finite; the
-effect on gradients and parameters follows from its results. Each transition names the symbol that it models, in
+The model contains no tensors. Gradients are described by their devices, and by whether they are finite; the effect on
+gradients and parameters follows from its results. Each transition names the symbol that it models, in
 torch/amp/grad_scaler.py unless another file is named.
 """
 
@@ -79,9 +79,9 @@ class UpdateRule:
     def after(self, scale: float, tracker: int, *, found_inf: bool) -> tuple[float, int]:
         """Return scale and tracker after one update.
 
-        An inf backs off and restarts the count. A clean step counts; the step that makes the count *equal* to the
-        interval grows the scale, unless that would make it infinite, and restarts the count either way. A count that
-        already exceeds a lowered interval therefore never grows it.
+        An inf reduces the scale and resets the tracker. A step without one increments the tracker. If the tracker is
+        then *equal* to the growth interval, it is reset, and the scale grows unless it would become infinite. A tracker
+        that exceeds the interval, because the interval was lowered, therefore never makes the scale grow.
         """
         if found_inf:
             return float32(scale * self.backoff_factor), 0
@@ -183,9 +183,9 @@ class ReferenceScaler:
 
         A ``fused`` optimizer (one with ``_step_supports_amp_scaling``) only receives scale and found-inf
         (``_check_inf_per_device``): it unscales within its kernel, accepts float16 gradients, leaves the gradients of a
-        skipped step scaled, and is not refused without gradients. If there were none at ``unscale_``, and there are
-        some at ``step``, torch fails on the sum of no found-infs, which is the number 0 (torch 2.6 to 2.14; no report
-        found).
+        skipped step scaled, and raises no error without gradients. If there were none at ``unscale_``, but there are
+        some at ``step``, torch raises AttributeError: the sum of no found-infs is the int 0 (torch 2.6 to 2.14; no
+        report found).
         """
         if not self.enabled:
             return True

@@ -25,10 +25,11 @@ from pytest_amp.scaler.watched import ScalerTrace, TraceStep
 
 __tracebackhide__ = is_usage_error
 
-#: Growth after three clean iterations, so that few iterations show a recovery.
+#: Growth after three iterations without overflow, so that a short run includes one.
 RULE = UpdateRule(growth_interval=3)
-#: Factor by which the scale of the second run is smaller. A gradient that was not divided by the scale, or was clipped
-#: before, differs by about that factor; a correct one, by the rounding of subnormal numbers.
+#: Factor by which the scale of the second run is smaller, and the tolerated relative distance of its gradients. A
+#: gradient that was not divided by the scale, or was clipped before, differs by about the factor; a correct one differs
+#: by the rounding of subnormal numbers.
 _OTHER_SCALE, _DISTANCE = 8.0, 0.25
 
 
@@ -37,12 +38,12 @@ class SwallowedOverflow(UserWarning):
 
 
 class LowLoss(UserWarning):
-    """Warning that the scaled loss is float16, which the usual scale overflows."""
+    """Warning that the scaled loss is float16: multiplied by GradScaler's initial scale it overflows."""
 
 
 @dataclass
 class _Seen:
-    """Results of the iterations of one run; ``nonfinite`` are the iterations by the name of a buffer."""
+    """Results of the iterations of one run. ``nonfinite`` maps a buffer's name to the iterations that spoilt it."""
 
     traced: list[TraceStep] = field(default_factory=list)
     nonfinite: dict[str, list[int]] = field(default_factory=dict)
@@ -56,7 +57,7 @@ def check_scaler(
 ) -> tuple[TraceStep, ...]:
     """Run the training step with planted overflow. Raises AmpFailure; see ``Amp.check_scaler``.
 
-    ``note`` receives a line about known behaviour that fails nothing.
+    ``note`` receives a line about known behaviour that is not a failure.
     """
     if (
         not training.overflow_gradients_at
@@ -95,10 +96,11 @@ def check_scaler(
 
 
 class _OwnOverflow(Exception):
-    """Overflow of an iteration without a planted one: for example with other random numbers than the first."""
+    """Overflow in an iteration in which none was planted, for example because of its random numbers."""
 
 
-#: Factor of the scale of another run, and the maximum number of runs, if an iteration overflows by itself.
+#: Factor by which the scale is reduced, and the maximum number of runs, if an iteration without a planted overflow
+#: overflows.
 _LESS, _RUNS = 2.0**-4, 3
 
 
@@ -185,13 +187,13 @@ def _largest_scale(training: Training) -> float:
 
 
 def _first(training: Training, scale: float) -> tuple[Iteration, TraceStep]:
-    """Return the first iteration, on a model of its own."""
+    """Run one iteration on a fresh model and return it."""
     (result,) = _guarded(training, 1, scale)
     return result
 
 
 def _guarded(training: Training, steps: int, scale: float) -> Iterator[tuple[Iteration, TraceStep]]:
-    """Yield the iterations; a refusal of the scaler becomes an AmpFailure in its words."""
+    """Yield the iterations. An error that GradScaler raises about its use becomes an AmpFailure with the same text."""
     begun: list[Iteration] = []
     iterations = training.iterations(steps, scale, RULE, begun.append)
     for index in range(steps):
@@ -211,7 +213,7 @@ def _is_refusal(error: Exception) -> bool:
 
 
 def _check_gradients(training: Training, iteration: Iteration, scale: float) -> None:
-    """Raise AmpFailure unless the optimizer sees the same gradients at every scale."""
+    """Raise AmpFailure unless the optimizer receives the same gradients at two scales."""
     distance = _distance(training, iteration, scale / _OTHER_SCALE)
     if not distance <= _DISTANCE:
         unseeded = not _distance(training, iteration, scale) <= _DISTANCE

@@ -1,4 +1,4 @@
-"""Traces of training steps with a watched scaler: its checks and steps in each iteration, overflow planted or real."""
+"""Traces of training steps with a watched scaler: the results of its checks and steps in each iteration."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ class RefusedOverflow(Exception):
 class Training:
     """Case, with the user's training step and optimizer, and the iterations in which overflow is planted.
 
-    ``overflow_gradients_at``: in a gradient, as it is accumulated. ``overflow_activations_at``: in the first module
-    result in the low dtype, as an overflow of the product would leave it. Without ``low`` the regions are disabled, and
-    the scaler is not.
+    ``overflow_gradients_at`` are the iterations in which an inf is planted in a gradient, when it is accumulated, and
+    ``overflow_activations_at`` those in which one is planted in the first module output in the low dtype, as by an
+    overflow of a product. If ``low`` is False, the regions are disabled, but the scaler is enabled.
     """
 
     case: Case
@@ -131,9 +131,9 @@ def trace_callable(
 
 
 def _seeing(iteration: Iteration) -> Callable[..., None]:
-    """Return a hook before the optimizer's own step that notes the gradients that it sees, and its caller.
+    """Return a pre-hook of ``optimizer.step`` that notes the gradients that the optimizer receives, and the caller.
 
-    A fused optimizer sees scaled gradients, and the scale as ``grad_scale``.
+    A fused optimizer receives scaled gradients, and the scale as ``grad_scale``.
     """
 
     def hook(optimizer: torch.optim.Optimizer, _args: Any, _keywords: Any) -> None:
@@ -148,7 +148,7 @@ def _seeing(iteration: Iteration) -> Callable[..., None]:
 def watch_backward(iteration: Iteration, hooks: ExitStack) -> None:
     """Watch the first iteration for backward in a region, and the second for gradients added to those of the first.
 
-    One iteration suffices for each, and hooks take time.
+    The hooks are installed in one iteration only, because they take time.
     """
     if iteration.index == 0:
         trained = [parameter for parameter in iteration.model.parameters() if parameter.requires_grad]

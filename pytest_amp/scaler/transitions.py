@@ -1,7 +1,7 @@
 """Transition table of GradScaler: the effect of each call in each stage, as the reference model makes it.
 
-The real scaler is compared with it, and docs/reference/scaler.md has it in full, so that a change of the model shows
-there.
+The real scaler is compared with this table, and docs/reference/scaler.md prints it, so that a change of the model is
+visible there.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def outcome(call: str, state: State) -> tuple[Transition, State]:
 
 
 def _state(model: ReferenceScaler) -> State:
-    """Return the state of a model, as seen by its only optimizer."""
+    """Return the state of a reference model that has one optimizer."""
     if not model.enabled:
         return State.DISABLED
     if not model.initialized:
@@ -115,7 +115,7 @@ _OUTCOMES = {(call, state): outcome(call, state) for call in CALLS for state in 
 #: (call, state) to outcome.
 TABLE = {call: {state: _OUTCOMES[call, state][0] for state in STATES} for call in CALLS}
 
-#: States after a refused call, if they differ from the state before it: ``step`` without gradients has unscaled.
+#: States after a call that raised, if they differ from the state before it: ``step`` without gradients has unscaled.
 LEFT_BY_REFUSALS = {
     (call, before): after
     for (call, before), (transition, after) in _OUTCOMES.items()

@@ -93,10 +93,10 @@ class Benchmark:
     def record(self, name: str, seconds: list[float], facts: Mapping[str, object]) -> None:
         """Replay ``seconds``, one round each, and put ``facts`` into ``extra_info["amp"][name]``.
 
-        The row's group is ``name``, unless the test's own mark has one, so that the dtypes of one workload are grouped.
-        Nothing is replayed if pytest-benchmark measures nothing (under xdist, with ``--benchmark-disable``), or if the
-        test has already used it: it takes one series for each test. Raises ReplayError if its statistics differ from
-        ``seconds``.
+        The row's group is ``name``, unless the test's mark names one, so that the dtypes of a workload are grouped.
+        Nothing is replayed if pytest-benchmark is disabled (under xdist, by ``--benchmark-disable``), or if the test
+        has already used the fixture, which accepts one series per test. Raises ReplayError if the recorded statistics
+        differ from ``seconds``.
         """
         if self._fixture is None:
             return

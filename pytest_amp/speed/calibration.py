@@ -14,12 +14,16 @@ from pytest_amp.record import Record, from_data
 
 
 class CalibrationError(ValueError):
-    """Error for a run of pytest without usable measurements; one line."""
+    """Run of pytest without usable measurements; the message is one line."""
 
 
 @dataclass(frozen=True)
 class Session:
-    """Measurements of one process: speedups and ceilings by workload, and reasons for doubt."""
+    """Measurements of one process.
+
+    ``ratios`` and ``ceilings`` are the speedups and their upper bounds by workload. ``doubted`` maps the workloads
+    whose measurements are not used to the reason.
+    """
 
     ratios: Mapping[Key, float]
     ceilings: Mapping[Key, float | None]
@@ -30,8 +34,8 @@ class Session:
 def session_of(text: str) -> Session:
     """Read the measurements of a run from pytest-benchmark's JSON file, or from a record. Raises CalibrationError.
 
-    pytest-benchmark writes no times under pytest-xdist, a record does. A record has no ceilings, and only speedups that
-    a gate judged.
+    Under pytest-xdist, pytest-benchmark writes no times, but a record has them. A record has no ceilings, and only
+    those of its speedups are used that a gate judged.
     """
     try:
         data = json.loads(text)
@@ -62,7 +66,7 @@ def _of_record(record: Record) -> Session:
             continue
         _, device, precision, work = parts[0].split("/", 3)
         key = (str(devices[device].get("gpu", device)), parts[1].removeprefix("over-"), precision, work, parts[2])
-        # A gate sets the direction of a speedup, unless it could not judge it.
+        # A gate records a direction (``better``) only with a speedup that it could judge.
         if observation.better is not None and isinstance(observation.value, (int, float)):
             sound[key] = float(observation.value)
         else:
@@ -83,7 +87,7 @@ def _provenance(machine: Mapping[str, Any]) -> dict[str, str]:
 
 
 def rows(sessions: Sequence[Session], *, least: int) -> tuple[list[Row], list[str]]:
-    """Return a row for each workload with ``least`` sound sessions or more, and why other workloads have none."""
+    """Return a row for each workload with at least ``least`` sound sessions, and a message for each other workload."""
     calibrated, left_out = [], []
     today = dt.datetime.now(tz=dt.timezone.utc).date().isoformat()
     for key in sorted({key for session in sessions for key in (*session.ratios, *session.doubted)}):

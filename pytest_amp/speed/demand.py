@@ -32,12 +32,12 @@ VERSUS: dict[str, tuple[Float32Kind, str]] = {"fp32": ("ieee", "IEEE fp32"), "tf
 #: user waits for a step.
 KINDS = {"device": "device time", "step": "step time"}
 MARGINS = {"device": DEVICE_MARGIN, "step": EAGER_MARGIN}
-#: The part of a baseline's speedup that may be lost, in addition to the margin, by the spread between processes: the
-#: first pair whose first number is at least the standard deviation over the mean of its calibration. A workload with a
-#: larger spread is not compared with a baseline: a healthy card would fail occasionally
+#: Share of a baseline's speedup that may be lost, in addition to the margin, as pairs (spread, share). The spread of a
+#: workload is the standard deviation over the mean in its calibration; the first pair with no smaller spread applies.
+#: A workload with a larger spread is not compared with a baseline: a healthy card would sometimes fail
 #: (tests/speed/test_simulation.py).
 TOLERANCES = {"device": ((0.0035, 0.01),), "step": ((0.0075, 0.03), (0.015, 0.06))}
-#: The part of a baseline's speedup that may be lost if it is not compared with the baseline: all of it.
+#: Share of a baseline's speedup that may be lost by a workload that is not compared with it: all of it.
 ANYTHING = 1.0
 
 
@@ -87,9 +87,9 @@ class Demand:
 class SpeedConditions:
     """Conditions of a check of speed.
 
-    ``mode`` is ``"off"`` (with the ``reason``), ``"report"``, which measures and never fails, or ``"gate"``; under
-    ``strict`` an inconclusive verdict fails; ``seed`` is the seed of the data; ``before`` returns the interval of a
-    name in a baseline of the same hardware; ``floors`` are the user's own.
+    ``mode`` is ``"off"`` (with the ``reason``), ``"report"``, which measures and never fails, or ``"gate"``. If
+    ``strict``, an inconclusive verdict fails the test. ``seed`` is the seed of the data. ``before`` returns an
+    observation's interval, by name, in a baseline of the same hardware. ``floors`` are a user's calibrated floors.
     """
 
     device: Device

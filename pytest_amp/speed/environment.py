@@ -13,24 +13,25 @@ import torch
 from pytest_amp.devices import Device, DeviceKind, nvml
 from pytest_amp.precision.float32 import float32_precision
 
-#: Kernels of some 20 microseconds each run without a gap for a tenth of a second. The driver switches between two
-#: processes: then the queue is occasionally idle for longer than SLICE seconds, and more than the share INTERRUPTED of
-#: the whole time is lost. On an H200 (torch 2.11) that share was 0 in 30 of 30 measurements alone, and 0.54 in 8 of 8
-#: next to a process that computes matrix products; with a third of this duration, four of five measurements miss it.
+#: Number and size of kernels that take about 20 microseconds each, a tenth of a second together. If another process
+#: uses the GPU, the driver switches between the two: the queue stops for longer than SLICE seconds at times, and more
+#: than the share INTERRUPTED of the time is lost. On an H200 (torch 2.11) that share was 0 in 30 of 30 measurements
+#: without another process, and 0.54 in 8 of 8 next to a process that computes matrix products. With a third of this
+#: duration four of five measurements do not detect that process.
 KERNELS, ELEMENTS = 5000, 1 << 23
 SLICE = 0.2e-3
 INTERRUPTED = 0.05
-#: The number and the side of float32 products that keep the device busy (21 ms on an H100) while the host begins to
-#: fill the queue. They need little memory, since a user's model may fill the device.
+#: Number and side of float32 matrix products that keep the device busy (21 ms on an H100) while the host begins to fill
+#: the queue. They need little memory: a user's model may fill the device.
 HEAD_START, SIDE = 8, 4096
 
 
 def doubts_of(device: Device) -> tuple[str, ...]:
     """Return the reasons not to trust a time measured on ``device`` now; empty if there are none.
 
-    Another process on the GPU is a reason. Idle children of this process are not: suites keep some for calls that may
-    crash. A queue of kernels detects children that are not idle, and processes that the driver does not list, such as
-    those in another container.
+    Another process on the GPU is a reason. An idle child of this process is not: the suites start some for calls that
+    may crash. A queue of kernels (``interrupted``) detects children that are not idle, and processes that the driver
+    does not list, such as those in another container.
     """
     if device.kind is not DeviceKind.ACCELERATOR or device.type != "cuda" or torch.version.hip:
         return ()
@@ -56,7 +57,7 @@ def unread(device: Device) -> str | None:
 def lost(device: Device) -> float:
     """Return the share of the time lost to other processes, confirmed by a second measurement.
 
-    A host that was interrupted once may not have filled the queue.
+    The second one is needed because the host may have been interrupted while it filled the queue.
     """
     share = interrupted(device)
     return min(share, interrupted(device)) if share > INTERRUPTED else share

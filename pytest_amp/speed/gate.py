@@ -1,4 +1,4 @@
-"""The check that a workload's speedup under autocast reaches its floor and its baseline."""
+"""Check of a workload's speedup under autocast against its floor and its baseline."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def check_speedup(
 ) -> Measured | None:
     """Measure the speedup of a step under autocast over float32, and compare it with a floor.
 
-    ``make_step`` creates data on the device and the step to be timed; it is called again to confirm a failure.
-    ``clock`` replaces the device's own, which is checked first.
+    ``make_step`` creates data on the device and the step to be timed; it is called again to confirm a failure. Without
+    ``clock`` the device's clock is used, once it has been checked.
 
-    Raises AmpFailure below the floor or the baseline, and for a step that cannot be captured; skips the test with
-    "inconclusive: …" without a verdict. Returns the measurement; None if ``mode`` is ``"report"`` and the device has no
-    clock.
+    Raises AmpFailure below the floor or the baseline, and for a step that cannot be captured. An inconclusive
+    measurement skips the test, or raises AmpFailure if ``conditions.strict``. Returns the measurement; None if ``mode``
+    is ``"report"`` and the device has no clock.
     """
     if conditions.mode == "off":
         pytest.skip(f"speed is off: {conditions.reason}")
@@ -72,7 +72,7 @@ def check_speedup(
 
 
 def _arms(make_step: Callable[[], TimedStep], demand: Demand, conditions: SpeedConditions) -> Arms:
-    """Build both arms on new tensors, captured in graphs if only the device's time is measured."""
+    """Build both arms on new tensors. They are captured in graphs if device time is measured."""
     torch.manual_seed(conditions.seed)
     arms = arms_of(make_step(), conditions.device, conditions.precision.dtype)
     if demand.kind != "device":
@@ -87,7 +87,8 @@ def _arms(make_step: Callable[[], TimedStep], demand: Demand, conditions: SpeedC
 def _observe(demand: Demand, measured: Measured, conditions: SpeedConditions) -> None:
     """Observe the speedup with its interval, and both times.
 
-    A baseline judges the speedup only if this check does: with a gate, and a sound measurement.
+    The speedup has a direction (``better``), and so is compared with the baseline, only if the mode is ``gate`` and the
+    measurement passes: this check already reports a failed or an inconclusive one.
     """
     observe = conditions.observe
     if observe is None:

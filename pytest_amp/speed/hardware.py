@@ -14,7 +14,7 @@ AMPERE = (8, 0)
 def kinds_of_float32(device: Device, precision: Precision) -> tuple[str, ...]:
     """Return the kinds of float32 to compare ``precision`` with: ``"fp32"``, and ``"tf32"`` if the device has it.
 
-    The result is empty if ``precision`` itself is emulated, as bf16 before Ampere: no floor can hold there.
+    The result is empty if ``precision`` itself is emulated, as bf16 before Ampere: a speedup cannot be expected.
     """
     if device.type != "cuda":
         return ("fp32",)

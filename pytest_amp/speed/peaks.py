@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from importlib import resources
 
-#: The largest speedup of work that is bound by memory, on any card: half the bytes.
+#: Largest speedup of memory-bound work on any card: 16-bit tensors have half the bytes.
 MEMORY_BOUND = 2.0
 
 

@@ -11,7 +11,8 @@ from pytest_amp.devices import Device
 from pytest_amp.failure import AmpFailure
 from pytest_amp.text.quoted import quoted
 
-#: Calls before the capture: libraries select algorithms and allocate workspaces, autograd creates gradients.
+#: Number of warm-up calls before the capture, in which libraries select algorithms and allocate workspaces, and
+#: autograd creates gradients.
 WARM_UP = 3
 
 

@@ -1,4 +1,4 @@
-"""The decision whether a measured speedup reaches its floor.
+"""Decision whether a measured speedup reaches its floor.
 
 The module is arithmetic on log-ratios, without torch, clocks or pytest. A measurement is a series of quads with one
 ratio each (see paired.py); it is evaluated after 12, 24 and 48 quads, and the first decisive look ends it.
@@ -14,16 +14,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
-#: The factor by which eager step times of a healthy machine may differ between processes.
+#: Factor by which step times in eager mode may differ between processes on an idle machine.
 EAGER_MARGIN = 1.03
 #: The same for a captured step that is replayed: 0.1 to 0.2 % between processes on H100 and H200, torch 2.11.
 DEVICE_MARGIN = 1.005
 CONFIDENCE = Fraction(99, 100)
 LOOKS = (12, 24, 48)
-#: The relative half width of an interval that needs no further look once it is decided: another process's speedup may
-#: be compared with it.
+#: Relative half width of the interval at which a decided measurement ends: narrow enough to compare the speedup with
+#: that of another process.
 PRECISE = 0.002
-#: The 90th percentile of blocks over the 10th above which nothing is decided: the machine had other work.
+#: Largest ratio of the 90th to the 10th percentile of block times. Above it a measurement is inconclusive: the machine
+#: had other work.
 LARGEST_SPREAD = 1.5
 #: The factor by which a measured speedup may exceed the card's ceiling before the measurement is in doubt.
 CEILING_SLACK = 1.1
@@ -39,10 +40,11 @@ class Outcome(enum.Enum):
 
 @dataclass(frozen=True)
 class Rule:
-    """Requirement of a speedup of at least ``floor``, up to ``margin``, both factors above 0.
+    """Requirement of a speedup of at least ``floor``, with a tolerance of the factor ``margin``; both are positive.
 
-    ``confidence`` is the two-sided confidence of the interval at each look; ``looks`` are numbers of quads.
-    ``precision`` is the relative half width of the interval at which a decided measurement ends, if there is time.
+    ``confidence`` is the two-sided confidence of the interval at each look; ``looks`` are numbers of quads. A decided
+    measurement goes on, as long as time permits, until the relative half width of the interval is at most
+    ``precision``.
     """
 
     floor: float
@@ -54,7 +56,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class Interval:
-    """A speedup: the median over ``quads`` quads, and a confidence interval of the true median."""
+    """Speedup: the median over ``quads`` quads, and a confidence interval for the true median."""
 
     low: float
     median: float
@@ -73,10 +75,10 @@ class Interval:
 
 @dataclass(frozen=True)
 class SpeedVerdict:
-    """An outcome, the interval that it is based on, and the reasons if it is not a pass.
+    """Outcome of a measurement, with its interval and the reasons for doubt.
 
-    ``reasons`` are empty for a pass. ``unconfirmed`` is the interval of a first measurement that failed,
-    when ``interval`` is that of the second.
+    ``reasons`` are empty for a pass. After a failure that was measured a second time, ``unconfirmed`` is the interval
+    of the first measurement and ``interval`` that of the second.
     """
 
     outcome: Outcome
@@ -90,9 +92,9 @@ class SpeedVerdict:
 def order_statistic_rank(count: int, confidence: Fraction = CONFIDENCE) -> int:
     """Return the largest k for which the k-th smallest and k-th largest of ``count`` values enclose the median.
 
-    They do with at least ``confidence``, for any distribution: the number of values below the median is
-    binomial with p = 1/2 (the sign test's interval; H. A. David, H. N. Nagaraja, Order Statistics,
-    7.1). Integer arithmetic makes it the same on every machine. The result is 0 if ``count`` is too small.
+    The interval has a coverage of at least ``confidence`` for any distribution: the number of values below the median
+    is binomial with p = 1/2 (the sign test's interval; H. A. David, H. N. Nagaraja, Order Statistics, 7.1). The
+    arithmetic is in integers, so that every machine returns the same rank. The result is 0 if ``count`` is too small.
     """
     tail = 0
     for rank in range(count // 2 + 1):
@@ -116,7 +118,11 @@ def median_interval(log_ratios: Sequence[float], confidence: Fraction = CONFIDEN
 
 
 def judge(interval: Interval, rule: Rule) -> Outcome:
-    """Return the outcome of one look. Only at the last look a median above the floor passes, within the margin."""
+    """Return the outcome of one look.
+
+    At the last look it is enough that the median reaches the floor and the lower end of the interval reaches the floor
+    within the margin.
+    """
     if interval.high * rule.margin < rule.floor:
         return Outcome.FAIL
     if interval.low >= rule.floor:
@@ -172,12 +178,12 @@ def doubts(interval: Interval, *, spread: float, ceiling: float | None) -> tuple
 
 
 def doubted(verdict: SpeedVerdict, reasons: tuple[str, ...]) -> SpeedVerdict:
-    """Return ``verdict``, INCONCLUSIVE if there are ``reasons`` for doubt: neither a failure nor a pass."""
+    """Return ``verdict``, with the outcome replaced by INCONCLUSIVE if there are ``reasons`` for doubt."""
     return replace(verdict, outcome=Outcome.INCONCLUSIVE, reasons=reasons) if reasons else verdict
 
 
 def confirmed(first: SpeedVerdict, second: SpeedVerdict) -> SpeedVerdict:
-    """Combine a failed measurement with a second one: a failure only if the second fails, too."""
+    """Combine a failed measurement with a second one: FAIL if the second fails, too, and INCONCLUSIVE otherwise."""
     if second.outcome is Outcome.FAIL:
         return replace(second, unconfirmed=first.interval)
     reasons = (f"a first measurement failed at {first.interval}, a second did not", *second.reasons)

@@ -15,9 +15,9 @@ from pytest_amp.speed.paired import Arms
 __tracebackhide__ = is_usage_error
 
 Autocast = Callable[[], AbstractContextManager[object]]
-#: One unit of work, which enters its argument, a region, around the part that a user runs under autocast.
+#: Function that does one unit of work. Its argument is the region, which it enters where a user enters autocast.
 TimedStep = Callable[[Autocast], object]
-#: A function that creates data on the device, and returns the call to be timed, which runs under autocast as a whole.
+#: Function that creates data on the device and returns the call to be timed. The whole call runs under autocast.
 Workload = Callable[[], Callable[[], object]]
 
 #: Loss scale that is large enough for gradients of a mean over a million tokens, and small enough not to overflow.

@@ -1,7 +1,7 @@
-"""Tables of docs/reference/scaler.md: the transition table, and one of the optimizers for each given record.
+"""Tables of docs/reference/scaler.md: the transition table, and a table of optimizers for each record.
 
-``python -m tools.pages.scaler docs/reference/scaler.md [RECORD ...]`` writes them, where a record is the output of
-``pytest suites/scaler/test_optimizers.py --amp-record=RECORD`` on the device in question.
+``python -m tools.pages.scaler docs/reference/scaler.md [RECORD ...]`` writes them. Create a record on each device with
+``pytest suites/scaler/test_optimizers.py --amp-record=RECORD``.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from pytest_amp.scaler.optimizers import IMPLEMENTATIONS, VARIANTS
 from pytest_amp.scaler.transitions import CALLS, STATES, TABLE
 from tools.pages.part import replaced
 
-#: Tests that a record must have run whole, for every optimizer, before its table says that any is checked.
+#: Tests that the run of a record must have completed for every optimizer; otherwise no table is written.
 HELD = (
     "test_clean_steps_are_the_unscaled_ones",
     "test_parameters_and_state_are_float32",
     "test_implementations_agree",
     "test_a_skipped_step_changes_nothing",
 )
-#: Key of the test with a known fault of some optimizers, on any device.
+#: Key of the test that some optimizers fail because of a known fault, which is the same on every device.
 _FIRST_STEP = "scaler/cpu/bf16/test_optimizers::test_a_skipped_first_step_makes_no_state[{}]"
 
 
@@ -37,13 +37,13 @@ def transitions() -> str:
 
 
 def _cell(outcome: str) -> str:
-    """Return a state unchanged, and an exception as its type and its words."""
+    """Format an outcome: a state as it is, an exception as its type and quoted message."""
     error, _, words = outcome.partition(": ")
     return f"{error}: “{words}”" if words else outcome
 
 
 def optimizers(record: Record) -> Iterator[tuple[str, str]]:
-    """Yield each device of the record, by name, with its table in Markdown, for each dtype.
+    """Yield the name of a device and its table in Markdown, for each device and dtype of the record.
 
     Raises ValueError if a test of ``HELD`` did not run, or did not pass, for each of its parameters.
     """

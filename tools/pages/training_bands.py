@@ -1,7 +1,7 @@
 """How much of the band healthy runs use, and how far faults leave it.
 
-``python -m tools.pages.training_bands docs/lab [DEVICE [SEEDS]]`` writes the device's table into docs/lab/training.md;
-the width of the band was chosen by it.
+``python -m tools.pages.training_bands docs/lab [DEVICE [SEEDS]]`` writes the device's table into docs/lab/training.md.
+The width of the band was chosen from these tables.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _changed(iteration: TrainingIteration, change: Callable[[torch.Tensor], obje
 
 
 def rows(task: Task, precision: str, device: Device, *, seeds: int = _HEALTHY) -> Iterator[str]:
-    """The rows of a task in a dtype: healthy seeds, then each fault."""
+    """Yield the rows of a task in a dtype: first the runs without a fault, then each fault."""
     base = Setup(task.case, device, LOW[precision], steps=task.steps, make_optimizer=task.optimizer, fresh=True)
     setups = [replace(base, seed=seed) for seed in range(seeds)]
     bands = [band_of(setup, run(setup, low=False)) for setup in setups]
@@ -87,7 +87,10 @@ def rows(task: Task, precision: str, device: Device, *, seeds: int = _HEALTHY) -
 
 
 def row_of(fault: Callable[[TrainingIteration], None], setups: list[Setup], bands: list[Band]) -> str:
-    """The row of a fault: the least that it uses of the bands of ``setups``, and the last step at which it left one."""
+    """Return the row of a fault: its smallest margin over ``setups``, and the latest step at which it left a band.
+
+    The margin is the used share of the band's half width (``Band.margin``).
+    """
     result = [run(replace(setup, train=fault), low=True).losses for setup in setups]
     pairs = list(zip(result, bands, strict=True))
     least = min(band.margin(losses) for losses, band in pairs)

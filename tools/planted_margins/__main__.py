@@ -1,10 +1,10 @@
 """Margins of planted defects over healthy tests: ``python -m tools.planted_margins DEVICE REPORT [DEFECT ...]``.
 
-The tests of the gradients suite that are meant for defects of numerics run healthy, together with the zoo; then each
-again with its defect planted; in both dtypes. ``REPORT`` becomes a JSON file of their measurements (see
-``observed``). A defect in it is not planted again, so that a run may be resumed. The output is the tables of
-docs/lab/planted.md; the status is 1 if a defect is green, or no measure of it is ``ENOUGH`` times the worst healthy
-test, and if a healthy test is red.
+The tests of the gradients and kernels suites that notice a numerical defect are run without a defect, together with the
+zoo, and then again with their defects, in both dtypes. ``REPORT`` is a JSON file of their measurements (see
+``observed``). A defect that it contains is not measured again, so that an interrupted run can be resumed. The output is
+the tables of docs/lab/planted.md. The exit status is 1 if a defect goes unnoticed, if no measure of a defect is
+``ENOUGH`` times that of the worst test without a defect, or if a test without a defect fails.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ZOO = (_STEP, _WIDER)
 _TIMEOUT = 300.0
 _AT_ONCE = max(2, min(6, (os.cpu_count() or 2) - 2))
 
-#: Tests of gradients and kernels that notice a defect beside its own test, which is in another suite, or of one dtype.
+#: Additional tests of gradients and kernels for defects whose own test is in another suite, or runs in one dtype only.
 ALSO: dict[str, str] = {
     "avg_pool_adds_in_low_precision": (
         f"{_KERNELS}/test_long_operators.py::test_sums_do_not_lose_with_length[cpu-bf16-avg_pool2d]"
@@ -69,7 +69,7 @@ def _in(test: str, dtype: str) -> str:
 
 
 def measured(tests: Iterable[str], device: str, *defect: str) -> Found:
-    """Run tests in both dtypes, and return their measurements by id; an id may stand for all that begin so."""
+    """Run tests in both dtypes, and return their measurements by id. ``tests`` are prefixes of ids."""
     plugins = ["-p", "tools.planted_margins.observed", *(word for name in defect for word in planting(name))]
     arguments = [*PLUGIN, *plugins, "-p", "no:xdist", "-p", "no:randomly", "-q", "--tb=no"]
     arguments += [f"--amp-device={device}", f"--amp-dtype={','.join(DTYPES)}", "--amp-speed=off", "--amp-tier=all"]
@@ -86,7 +86,7 @@ def measured(tests: Iterable[str], device: str, *defect: str) -> Found:
 
 
 def _healthy(tests: Iterable[str], known: Iterable[str]) -> list[list[str]]:
-    """Group the unmeasured tests by their time: each zoo, and the remaining ones in shares."""
+    """Group the tests that were not measured yet into jobs of similar time: each zoo, and shares of the remaining."""
     measured_ids = {_in(test, "bf16") for test in known}
     missing = [test for test in sorted(set(tests)) if not any(name.startswith(test) for name in measured_ids)]
     zoos = [[test for test in missing if test.startswith(zoo)] for zoo in ZOO]

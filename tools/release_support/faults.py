@@ -1,4 +1,4 @@
-"""Known faults that a release fixes: the rows of ``suites/known.toml`` that its record requires."""
+"""Known faults that a release of torch fixes: new rows of ``suites/known.toml``, from a record of that release."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ Row: TypeAlias = "dict[str, str | list[str]]"
 
 
 def rows(failures: Iterable[Failure], last: str, known: Sequence[Known]) -> list[Row]:
-    """Return a row for each expected failure that passes: its fault existed until ``last``.
+    """Return a row for each expected failure that passes. The row ends the fault: ``until`` is the release ``last``.
 
-    A row covers no device and no dtype on which the test did not pass: on CUDA the expected failure stays. Its other
-    columns are those of the row in ``known`` that made the test expected to fail.
+    A row covers only the devices and dtypes on which the test passed: a pass on the CPU does not end the expected
+    failure on CUDA. The other columns are copied from the row in ``known`` that marked the test as an expected failure.
     """
     dtypes: dict[_Fixed, set[str]] = {}
     for failure in failures:
@@ -41,7 +41,7 @@ def rows(failures: Iterable[Failure], last: str, known: Sequence[Known]) -> list
 
 @dataclass(frozen=True)
 class _Fixed:
-    """Expected failure that passes on a device, and the row for which it was expected."""
+    """Expected failure that passes on a device, and the row of ``known`` that covers it."""
 
     key: str
     device: str
@@ -72,7 +72,10 @@ def split(why: str) -> tuple[str, str]:
 
 
 def with_rows(root: Path, added: Iterable[Row]) -> str | None:
-    """Return the text of the file with more rows at its end, where they decide; None if it has all of them."""
+    """Return the text of the file with ``added`` rows appended; None if it has all of them.
+
+    New rows are appended because the last row that covers a test decides.
+    """
     text = (root / FILE).read_text(encoding="utf-8")
     present = toml.loads(text)["known"]
     new = [row for row in added if row not in present]

@@ -13,18 +13,18 @@ from tools.study.grid import SIZES, Cell
 from tools.study.results import Results, rows, speedup, value
 
 Number = Callable[[Cell], "float | None"]
-#: A function that plots numbers of cells on an axis.
+#: Function that plots a value of each cell on an axis.
 Lines = Callable[[Any, "list[Cell]", Number], None]
 
 
 def write_plots(results: Results, folder: Path) -> list[Path]:
-    """Write plots of speedup and memory by context, with a line for each size; nothing without matplotlib."""
+    """Write plots of speedup and memory, and return their paths; without matplotlib return an empty list."""
     try:
         mpl: Any = import_module("matplotlib")
     except ImportError:
         return []
     mpl.use("Agg")
-    # Text stays text in SVG, and the same results give the same file.
+    # Write text as text instead of paths, and ids that do not depend on a random salt: the file is reproducible.
     mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "pytest-amp"})
     written = []
     for mode in ("forward+backward", "step"):
@@ -45,7 +45,7 @@ def _axes(count: int, title: str) -> tuple[Any, Any]:
 
 
 def _lines(axis: Any, cells: list[Cell], number: Number) -> None:
-    """Plot one line for each size and batch, by context."""
+    """Plot values against the context, with a line for each size and batch."""
     for size in SIZES:
         for batch in sorted({cell.batch for cell in cells}):
             points = [(float(c.context), number(c)) for c in cells if (c.size, c.batch) == (size, batch)]
@@ -58,7 +58,7 @@ def _lines(axis: Any, cells: list[Cell], number: Number) -> None:
 
 
 def _by_size(axis: Any, cells: list[Cell], number: Number) -> None:
-    """Plot one line for each context, at the smallest batch, by size."""
+    """Plot values at the smallest batch against the size, with a line for each context."""
     names = [size for size in SIZES if any(cell.size == size for cell in cells)]
     batch = min(cell.batch for cell in cells)
     for context in sorted({cell.context for cell in cells}):
@@ -112,7 +112,7 @@ def _peaks(results: Results, cells: list[Cell], mode: str) -> Any:
 
 
 def _ways(cells: list[Cell]) -> list[Lines]:
-    """Return the plots to draw: by context, and by size, if there are several."""
+    """Return the plots to draw: against the context if it varies, and against the size if it varies or nothing does."""
     ways: list[Lines] = [_lines] if len({cell.context for cell in cells}) > 1 else []
     return [*ways, _by_size] if len({cell.size for cell in cells}) > 1 or not ways else ways
 
