@@ -167,7 +167,7 @@ def test_a_test_that_nobody_calls_has_not_passed(project: Project, how: str, wor
     assert result.ret == 1
     lines = {line for line in result.outlines if line.startswith("AmpFailure: ")}
     assert lines == {
-        f"AmpFailure: {name}[cpu-bf16] is said to have passed, and nobody called its function: "
+        f"AmpFailure: {name}[cpu-bf16] passed, but its function was never called: "
         "a conftest or a plugin runs it in pytest's place (pytest_pyfunc_call, say)"
         for name in ("test_it", "test_strict", "test_lenient")
     }
@@ -265,7 +265,7 @@ def test_a_family_whose_modules_skip_themselves_is_missed(project: Project, work
     assert result.ret == 1
     (line,) = red(result)
     assert line.startswith(
-        "gradients: not one check executed, gradients/test_gradients.py was skipped while it was collected: "
+        "gradients: no check was executed, gradients/test_gradients.py was skipped while it was collected: "
     )
     assert "no_such_package" in line
     # Alone it is red, too, instead of "no tests collected".

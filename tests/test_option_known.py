@@ -61,7 +61,9 @@ def test_a_fault_that_is_gone_is_red(project: Project) -> None:
     result = project_with(project, "()", KEYS["tests"]).here(*ON_CPU)
     result.assert_outcomes(passed=3)
     assert result.ret == 1
-    assert red(result) == [f"known, and gone: {KEYS['tests']}: all 2 of its checks passed; take it out (owner/repo#1)"]
+    assert red(result) == [
+        f"known, and gone: {KEYS['tests']}: all 2 of its checks passed; remove the entry (owner/repo#1)"
+    ]
 
 
 def test_a_fault_of_which_nothing_ran_is_listed(project: Project) -> None:
@@ -75,7 +77,7 @@ def test_a_fault_of_which_nothing_ran_is_listed(project: Project) -> None:
 
 def test_one_check_that_passed_is_told_as_one(project: Project) -> None:
     result = project_with(project, "()", KEYS["test"]).here(*ON_CPU)
-    assert red(result) == [f"known, and gone: {KEYS['test']}: its one check passed; take it out (owner/repo#1)"]
+    assert red(result) == [f"known, and gone: {KEYS['test']}: its one check passed; remove the entry (owner/repo#1)"]
 
 
 def test_a_key_that_the_baseline_has_not_either_is_told(project: Project) -> None:
@@ -111,7 +113,7 @@ def test_a_known_change_that_is_accepted_is_red_until_it_is_taken_out(project: P
     with_a_known_change(project)
     result = project.here(*ON_CPU, "--amp-baseline=old.json", "--amp-accept")
     assert f"accepted  1 difference is now in {project.path / 'old.json'}" in summary(result)
-    assert red(result) == ["known, and gone: project/cpu/*/rule: its one check passed; take it out (owner/repo#1)"]
+    assert red(result) == ["known, and gone: project/cpu/*/rule: its one check passed; remove the entry (owner/repo#1)"]
     project.file("known.toml", "")
     assert project.here(*ON_CPU, "--amp-baseline=old.json").ret == 0
 

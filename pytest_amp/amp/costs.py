@@ -136,7 +136,7 @@ class CostChecks(Bound):
 
         Every copy between dtypes that the forward and the backward pass make, however small, is counted, with the
         weight cache and without it; the optimizer's step is not part of it. The casts must be those of the same step
-        with autocast's casts made by hand, each as often and as large (this is left out on a device type whose rules
+        with manual casts by autocast's rules, each as often and as large (this is left out on a device type whose rules
         are not known). With the cache there may be at most ``most`` in all. A cast is a launch of its own that a user
         waits for: this guards what autocast costs, without a clock.
 
@@ -159,7 +159,7 @@ class CostChecks(Bound):
         What is kept are the storages that autograd saves, other than parameters, buffers and the batch; they are
         counted on a CPU, too. What must be true:
 
-        - they are as many and as large as with autocast's casts made by hand (left out on a device type whose rules
+        - they are as many and as large as with manual casts by autocast's rules (left out on a device type whose rules
           are not known), and at most ``ceiling`` times what float32 keeps;
         - after each of four steps as much is held as after the one before;
         - on an accelerator whose allocator counts, the most that a step allocates beyond what was there is at most

@@ -29,16 +29,16 @@ class NumericChecks(Bound):
 
         - each is there, finite, of its dtype, and no further from the float64 value than rounding explains. How much
           that is, is predicted in float64, with explicit rounding where autocast's rules cast
-          (docs/explanation/oracle.md); on device types without rounding models it is measured with casts made by hand;
+          (docs/explanation/oracle.md); on device types without rounding models it is measured with manual casts;
         - each operator rounds as its rounding model says;
-        - the step is that of casts made by hand, without autocast's kernels: on a CPU in every bit, on an
+        - the step is that of manual casts, without autocast's kernels: on a CPU in every bit, on an
           accelerator but for the order of sums (pytest_amp/numerics/tolerance.py has the bounds).
 
         On a CPU, a step that computes something else each time fails, and the failure says so. In fp16 the loss is
         scaled by a power of two: 65536, or the largest 65536 / 4**n that leaves gradients finite.
 
         ``tolerance``, or else the marker's, replaces the predicted rounding as what every error may be (relative L2),
-        and leaves out the comparisons with rounding models and with casts made by hand. --amp-tolerance-scale
+        and leaves out the comparisons with rounding models and with manual casts. --amp-tolerance-scale
         multiplies either. Each error is observed as ``<case>/<tensor>``, beside what was allowed. Raises AmpFailure.
         """
         from pytest_amp import cases

@@ -69,5 +69,5 @@ def _gone(module: str, kind: str) -> Entry:
         module=module,
         site="",
         message=f"expect= accepts {kind} in {module or 'the model'}, and it does not occur",
-        parts=(("mend", "take it out of expect=, which would hide the next one"),),
+        parts=(("mend", "remove it from expect=, where it would hide a later one"),),
     )

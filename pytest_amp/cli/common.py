@@ -62,7 +62,7 @@ def _words(options: argparse.Namespace, expected: Sequence[str], also: str = "")
     if unknown is not None:
         suffix = f",{also}" if also else ""
         options.parser.error(
-            f"argument --fail-on: {unknown!r} is no verdict; expected a comma list of {', '.join(expected)}{suffix}"
+            f"argument --fail-on: {unknown!r} is not a verdict; expected a comma list of {', '.join(expected)}{suffix}"
         )
     return names
 
@@ -94,7 +94,7 @@ def is_a_wheel() -> bool:
 def whole(text: str) -> int:
     """Parse a nonnegative integer of ASCII digits: ``int`` would also accept ``1_0`` as 10."""
     if not (text.isascii() and text.isdigit()):
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number; expected 1, 2, 3, …")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number; expected 1, 2, 3, …")
     return int(text)
 
 

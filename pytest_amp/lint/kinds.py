@@ -12,7 +12,7 @@ KINDS: Mapping[str, str] = MappingProxyType(
         "backward-rounds": "the backward pass of an autograd function casts float32 gradients to a low dtype",
         "constant-out-of-range": "a mask or constant that is infinite in the dtype it is used in",
         "evaluation-precision": "an evaluation in another precision than the training",
-        "loss-outside-region": "a loss on low-precision values behind the end of the region",
+        "loss-outside-region": "a loss computed from low-precision values outside of the region",
         "low-angles": "large arguments of sin and cos, positions times frequencies, in a low dtype",
         "low-average": "an average or a sum over iterations that is kept in a low dtype",
         "low-buffer": "a buffer in a low dtype that each step updates",

@@ -180,7 +180,7 @@ def _how(maker: Call | None) -> str:
     if maker is None:
         return ""
     if maker.operator in ("add", "lerp"):
-        return f": it is accumulated ({maker.operator}) in that dtype, in which a sum stops to grow"
+        return f": it is accumulated ({maker.operator}) in that dtype, in which a sum stops growing"
     return f": it is computed ({maker.operator.removeprefix('_')}) in that dtype"
 
 

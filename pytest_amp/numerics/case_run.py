@@ -100,7 +100,7 @@ def likely_cause(run: CaseRun) -> str:
     place = first_difference(run.case, realised, run.where.region, run.prediction.region, seed=run.where.seed)
     if place is not None:
         return f"an operator in or before {place} does not follow its rule, or accumulates in the low dtype"
-    return "the modules' outputs agree with casts made by hand: the loss or a backward pass does not"
+    return "the modules' outputs agree with manual casts: the loss or a backward pass does not"
 
 
 def other_names(names: Sequence[str]) -> str:

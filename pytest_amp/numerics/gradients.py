@@ -147,7 +147,7 @@ def _check_finite(run: CaseRun, amp: Step) -> None:
         raise AmpFailure(
             f"{run.what(bad[0])} is not finite{other_names(bad)}",
             label_before="by hand",
-            before="finite with casts made by hand, at the same loss scale",
+            before="finite with manual casts, at the same loss scale",
             now=run.where.now(f"{count} of {named[bad[0]].numel()} elements are not"),
             likely=likely_origin(run.case, run.realised, run.where, run.prediction.loss_scale) or likely_cause(run),
         )

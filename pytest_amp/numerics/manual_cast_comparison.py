@@ -32,7 +32,7 @@ def check_reference(run: CaseRun, amp: Step, compared: Sequence[Compared]) -> No
     if bad:
         worst = max(bad, key=lambda tensor: tensor.distance)
         raise AmpFailure(
-            f"{run.what(worst.name)} is not what casts made by hand give; {len(bad)} of {len(compared)} tensors differ",
+            f"{run.what(worst.name)} is not what manual casts give; {len(bad)} of {len(compared)} tensors differ",
             label_before="by hand",
             before=f"off exact by {worst.noise:.4g}",
             now=run.where.now(f"off exact by {worst.error:.4g} and off that by {worst.distance:.2g} times the noise"),

@@ -68,7 +68,7 @@ class Prediction:
     @property
     def whose(self) -> str:
         """The source of the noise in failures."""
-        return "casts made by hand" if self.predicted is None else "the predicted rounding"
+        return "manual casts" if self.predicted is None else "the predicted rounding"
 
 
 def predict(case: Case, realised: Realised, device: Device, precision: Precision, *, seed: int) -> Prediction:

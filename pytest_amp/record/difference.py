@@ -173,8 +173,9 @@ def _revised(revised: Mapping[str, tuple[str, str]], incomparable: Iterable[Obse
     if counts:
         counted = ", ".join(f"{name} {count} ({' -> '.join(revised[name])})" for name, count in sorted(counts.items()))
         yield (
-            f"the tests of these families changed between the records, so that {sum(counts.values())} facts that moved "
-            f"say nothing of torch: {counted}; record the earlier torch with the later tests"
+            "the tests of these families changed between the records, so that "
+            f"{sum(counts.values())} observations that changed cannot be attributed to torch: {counted}; "
+            "record the earlier torch with the later tests"
         )
 
 

@@ -12,7 +12,7 @@ from pytest_amp.text.quoted import printable
 
 def as_text(record: Record) -> str:
     """Format the provenance, the executed and failed tests, and the number of observations."""
-    whole = "" if record.complete else "  (of a run that did not end green or whole)"
+    whole = "" if record.complete else "  (of a run that failed or was incomplete)"
     lines = [f"{name}: {_text(value)}" for name, value in record.provenance.items()]
     lines += ["", f"{len(record.observations)} observations{whole}"]
     counts = Counter((observation.family, observation.kind.value) for observation in record.observations)

@@ -121,7 +121,7 @@ def _compared(run: Run) -> list[str]:
     if difference is None:
         return [f"baseline  {run.baseline} is missing, as --amp-allow-missing allows"]
     old = difference.old
-    whole = "" if old.complete else ", of a run that did not end green or whole"
+    whole = "" if old.complete else ", of a run that failed or was incomplete"
     groups = {verdict: group for verdict, group in difference.groups().items() if group}
     changed = "".join(f", {len(group)} {verdict.value}" for verdict, group in groups.items())
     unjudged = f"; {difference.unjudged} only recorded" if difference.unjudged else ""

@@ -57,7 +57,7 @@ def expect_called(item: pytest.Item, report: pytest.TestReport) -> None:
     if isinstance(item, pytest.Function) and concerned(item.fixturenames):
         _fail(
             report,
-            f"{item.name} is said to have passed, and nobody called its function: "
+            f"{item.name} passed, but its function was never called: "
             "a conftest or a plugin runs it in pytest's place (pytest_pyfunc_call, say)",
         )
 
@@ -93,7 +93,7 @@ def expect_finite(item: pytest.Item, report: pytest.TestReport) -> None:
         report,
         f"{nonfinite.key} is {nonfinite.value}{allowed}",
         label_before="rule",
-        before="neither a number nor its limit passes that is not finite",
+        before="a value and its limit must be finite",
         likely="a division by zero, an overflow, or a limit that is made of what overflowed",
     )
 

@@ -74,6 +74,6 @@ def expect_judged(config: pytest.Config, session: AmpSession | None) -> int:
         getattr(config.option, option.ini, None) is not None for option in OPTIONS
     )
     if is_requested and (session is None or session.status is None):
-        sys.stderr.write("ERROR: the run was ended as a green one before a check ran (pytest.exit, or a hook)\n")
+        sys.stderr.write("ERROR: the run was ended with status 0 before a check ran (pytest.exit, or a hook)\n")
         return 1
     return 0

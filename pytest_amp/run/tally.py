@@ -138,7 +138,7 @@ class Tally:
         """Return a line for each module that was skipped during collection and whose family has no executed check."""
         executed = {family for (_, family), counts in self.outcomes.items() if any(counts[name] for name in EXECUTED)}
         return [
-            f"{family}: not one check executed, {name} was skipped while it was collected: {reason}"
+            f"{family}: no check was executed, {name} was skipped while it was collected: {reason}"
             for name, (family, reason) in sorted(skipped_modules.items())
             if family not in executed
         ]
@@ -154,7 +154,8 @@ class Tally:
     def fixed(self, known: Iterable[Known]) -> list[str]:
         """Return a line for each known fault that is gone: all tests with its key passed."""
         return [
-            f"known, and gone: {row.name}: {_all(self.known[row.name]['passed'])} passed; take it out ({row.report})"
+            f"known, and gone: {row.name}: {_all(self.known[row.name]['passed'])} passed; "
+            f"remove the entry ({row.report})"
             for row in known
             if row.name in self.known and not self.known[row.name]["xfailed"]
         ]

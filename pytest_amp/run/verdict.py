@@ -42,7 +42,7 @@ def _judge(session: AmpSession, exitstatus: int) -> None:
     """Collect the problems of a run that ended with ``exitstatus`` in ``session.problems``."""
     tally, pytest_options = session.tally, session.config.option
     if exitstatus == 0 and session.options.explicit and not (session.collection_ended or session.finished_nodes):
-        session.problem("the run was ended as a green one before its tests were collected (pytest.exit, say)")
+        session.problem("the run was ended with status 0 before its tests were collected (pytest.exit, say)")
     # An interrupted run (2) and an internal error (3) fail anyway; the tests that they did not reach are not listed.
     session.problems += tally.unexecuted(session.selected if exitstatus in (0, 1, 5) else {}) + tally.clashes()
     if exitstatus == 0:

@@ -181,7 +181,7 @@ def test_what_cannot_be_installed_is_left_out_and_told(
     [
         (("2.14.0", "2.10.0"), "2.14.0 is not older than 2.10.0"),
         (("2.10.0", "2.99.0"), "there is no torch 2.99.0 here"),
-        (("2.10.0", "2.14.0", "--fail-on=worse"), "'worse' is no verdict"),
+        (("2.10.0", "2.14.0", "--fail-on=worse"), "'worse' is not a verdict"),
         (("2.10.0", "2.14.0", "--device=gpu"), "'gpu' is not a device; expected auto, all, cpu, cuda"),
         (("2.10.0", "2.14.0", "--dtype=int8"), "'int8' is not a dtype; expected "),
         (("2.10.0", "2.14.0", "--wheels=."), ". has no wheel of torch; expected a folder with torch-*.whl of both"),

@@ -163,7 +163,7 @@ def test_model_that_cannot_be_followed_is_compared_with_manual_casts() -> None:
     """C++ code that reads the memory of a virtual tensor fails: then there is no prediction."""
     case = beside(lambda y: torch.utils.dlpack.from_dlpack(torch.utils.dlpack.to_dlpack(y)))  # type: ignore[attr-defined]
     assert run(case)["beside/summary.equal"] == 1.0
-    with pytest.raises(AmpFailure, match=r"is not what casts made by hand give|is off by"):
+    with pytest.raises(AmpFailure, match=r"is not what manual casts give|is off by"):
         run(case, device=broken("linear", in_eight_bits))
 
 

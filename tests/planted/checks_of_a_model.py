@@ -193,7 +193,7 @@ def low_averages_are_not_looked_at() -> None:
 
 
 @defect(
-    "The linter passes over a loss behind the end of the region",
+    "The linter passes over a loss outside of the region",
     caught_by="tests/lint/test_regions.py::test_wrong_step_is_an_error_in_its_line[",
 )
 def losses_outside_are_not_looked_at() -> None:

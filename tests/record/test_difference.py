@@ -220,7 +220,7 @@ def test_show(files: Files, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["show", files[1]]) == 0
     out = capsys.readouterr().out
     assert "torch: 2.14.1\n" in out
-    assert "8 observations  (of a run that did not end green or whole)\n  gradients  3 error\n" in out
+    assert "8 observations  (of a run that failed or was incomplete)\n  gradients  3 error\n" in out
     assert cli.main(["show", files[1], "*/grew"]) == 0
     assert capsys.readouterr().out == "gradients/cpu/bf16/grew  0.03  (pass)\n"
     assert cli.main(["show", files[1], "nosuch*"]) == 1
@@ -280,9 +280,18 @@ def test_only_what_ran_whole_can_have_gone() -> None:
         (["show", "nowhere.json"], "nowhere.json: No such file or directory"),
         (["diff", "nowhere.json", "old.json"], "nowhere.json: No such file or directory"),
         (["show", "bad.json"], "bad.json: not JSON"),
-        (["diff", "old.json", "old.json", "--fail-on=worse"], "argument --fail-on: 'worse' is no verdict; expected a"),
-        (["diff", "old.json", "old.json", "--fail-on=not_run"], "argument --fail-on: 'not_run' is no verdict; expecte"),
-        (["diff", "old.json", "old.json", "--fail-on=none,gone"], "argument --fail-on: 'none' is no verdict; expected"),
+        (
+            ["diff", "old.json", "old.json", "--fail-on=worse"],
+            "argument --fail-on: 'worse' is not a verdict; expected a",
+        ),
+        (
+            ["diff", "old.json", "old.json", "--fail-on=not_run"],
+            "argument --fail-on: 'not_run' is not a verdict; expecte",
+        ),
+        (
+            ["diff", "old.json", "old.json", "--fail-on=none,gone"],
+            "argument --fail-on: 'none' is not a verdict; expected",
+        ),
         (["diff", "old.json"], "the following arguments are required: new"),
     ],
 )
