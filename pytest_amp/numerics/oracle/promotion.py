@@ -24,8 +24,8 @@ _KERNEL_KNOWS = frozenset(
     }
 )
 
-#: Operators whose fake tensors return another dtype than the kernel on older torch (2.6: float32). Running the kernel to
-#: learn its dtypes would need its workspace, so the dtypes of the real results are used instead.
+#: Operators whose fake tensors return another dtype than the kernel on older torch (2.6: float32). Running the kernel
+#: would need its workspace, so the dtypes of the real results are used instead.
 KERNEL_DECIDES = frozenset({"aten::mkldnn_rnn_layer_backward"})
 
 _KNOWN: dict[object, Dtypes] = {}
