@@ -68,15 +68,15 @@ def relative_error(a: torch.Tensor, b: torch.Tensor, *, scale: float | None = No
     return far / size
 
 
-#: The number of distinct values that are not representable by chance, and of values to check before all are sorted.
+#: Number of distinct values that are not representable by chance, and of values to check before sorting all.
 ENOUGH, FIRST = 64, 4096
 
 
 def is_hollow(tensor: torch.Tensor, dtype: torch.dtype) -> bool | None:
-    """Return whether a wide tensor has only values that the low ``dtype`` represents: it was rounded on the way.
+    """Return whether a wide tensor has only values that the low ``dtype`` represents, so it must have been rounded.
 
-    For a complex tensor this holds for each real and imaginary part. The decision needs at least 64 distinct finite
-    values other than zero; the result is None for fewer, which may be representable by chance.
+    For a complex tensor this applies to every real and imaginary part. The decision needs at least 64 distinct finite
+    values other than zero; for fewer, which may be representable by chance, the result is None.
     """
     values = finite_values(tensor)
     if not any(torch.unique(some).numel() >= ENOUGH for some in (values[:FIRST], values)):
