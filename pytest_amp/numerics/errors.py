@@ -8,7 +8,7 @@ import torch
 
 
 def is_inexact(tensor: torch.Tensor) -> bool:
-    """Return whether the values of a tensor are rounded: floating and complex values are, integers are not."""
+    """Return whether a tensor has floating-point or complex values, which are rounded, unlike integers."""
     return tensor.is_floating_point() or tensor.is_complex()
 
 
@@ -27,7 +27,7 @@ def dense(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def stored_values(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the stored values of a sparse tensor, a view unless coalesced here; a strided tensor unchanged."""
+    """Return the stored values of a sparse tensor, a view unless coalesced first; a strided tensor unchanged."""
     stored = tensor.detach()
     stored = stored.coalesce() if stored.layout is torch.sparse_coo else stored
     return stored.values() if stored.layout in _SPARSE else stored
