@@ -21,7 +21,7 @@ from pytest_amp.numerics.sites import Site, Sites
 _ASKED = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128)
 #: Operators that return uninitialized memory.
 _UNWRITTEN = ("aten::empty", "aten::new_empty", "aten::resize")
-#: Number of preceding calls that are searched for a constant: its addition or bound, a root, a cast.
+#: Depth, in calls, to which a constant is searched for: its addition or bound, a root, a cast.
 _NEAR = 4
 
 #: The memory of a tensor: its device and its address.

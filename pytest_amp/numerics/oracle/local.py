@@ -268,7 +268,7 @@ def _leaves(call: torch_private.Dispatched) -> list[Any]:
 
 #: The smallest normal float32. Kernels may flush a smaller product or partial sum to zero; oneDNN's do.
 _TINY = float(torch.finfo(torch.float32).tiny)
-#: Fraction of a result's norm above which underflow matters: elements that differ by less than it then count as equal.
+#: Fraction of a result's norm above which underflow matters: elements that differ by at most that then count as equal.
 _NEGLIGIBLE = 2.0**-30
 
 

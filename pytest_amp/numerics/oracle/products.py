@@ -103,7 +103,7 @@ def matrix_and_vector(operation: Operation) -> list[Any]:
     return operation.finished([operation.low(added, dtype) + product])
 
 
-#: Alignment: cuBLAS has kernels for results whose last dimension is a multiple of this.
+#: Results whose last dimension is a multiple of this run in cuBLAS's kernels for aligned memory.
 ALIGNED = 8
 
 

@@ -47,7 +47,7 @@ ENOUGH = 64
 
 @dataclass(frozen=True)
 class Fault:
-    """Difference between one operator call and its model: ``what`` the call does, and the ``model`` of it."""
+    """Difference between one operator call and its model: ``what`` the call does, and the expected ``model``."""
 
     call: ObservedCall
     what: str
