@@ -1,4 +1,4 @@
-"""Seeds of all generators that a case may draw from."""
+"""Seed every random number generator that a case may draw from."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from pytest_amp.devices.generators import seed_torch
 
 @contextlib.contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Seed torch, and for the block Python's ``random`` and numpy, whose states are restored after it.
+    """Seed torch, and inside the block Python's ``random`` and numpy, whose states are restored on exit.
 
-    Models also draw from the latter two, for example to drop layers or to mask frames. torch's own generators stay as
-    the block leaves them. numpy is seeded if it has been imported. ``torch.seed``, by which a model takes a new seed
-    from the system, takes the next one of a fixed sequence.
+    Models draw from ``random`` and numpy, too, for example to drop layers or to mask frames. The states of torch's
+    generators are not restored. numpy is seeded only if it has already been imported. Inside the block ``torch.seed``,
+    which normally takes a seed from the operating system, takes the next seed of a fixed sequence.
     """
     numpy = sys.modules.get("numpy")
     state = random.getstate()
@@ -29,7 +29,7 @@ def seeded(seed: int) -> Iterator[None]:
         numpy.random.seed(seed % 2**32)
     own_seed = torch.seed
     try:
-        setattr(torch, "seed", _sequence(seed))  # noqa: B010  # its type is that of one function
+        setattr(torch, "seed", _sequence(seed))  # noqa: B010  # type checkers reject the assignment
         yield
     finally:
         setattr(torch, "seed", own_seed)  # noqa: B010
@@ -39,7 +39,7 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 def _sequence(seed: int) -> Callable[[], int]:
-    """Return a replacement of ``torch.seed``: it seeds torch with the next of a sequence of numbers, and returns it."""
+    """Return a replacement for ``torch.seed``, which seeds torch with the next number of a fixed sequence."""
     numbers = random.Random(seed)  # noqa: S311  # not for secrets
 
     def next_seed() -> int:

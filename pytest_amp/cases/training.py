@@ -30,7 +30,7 @@ class Gated(nn.Module):
 
 
 def gru() -> Case:
-    """Return a case that guards a recurrent layer made of cells, each of which casts."""
+    """Return a case that guards a recurrent layer that runs cell by cell, with casts in every cell."""
 
     def batch() -> Batch:
         return {"inputs": torch.randn(6, 8, WIDTH, requires_grad=True), "targets": torch.randint(CLASSES, (6,))}
@@ -60,15 +60,18 @@ def _of_loss(name: str, loss: Loss) -> Case:
 
 
 def _cosine(x: Tensor, batch: Batch) -> Tensor:
-    """Return a cosine loss with a margin that no pair is near.
+    """Return a cosine embedding loss whose margin is far from every pair.
 
-    Otherwise rounding would decide on which side of the margin a pair lies, and with it a whole gradient.
+    Near the margin, rounding would decide on which side of it a pair lies, and with it the pair's whole gradient.
     """
     return f.cosine_embedding_loss(x, batch["values"], batch["values"][:, 0].sign(), margin=-0.9)
 
 
 def losses() -> tuple[Case, ...]:
-    """Return cases of an MLP with one loss each, which is float32 by rule or promotion; they guard its gradients."""
+    """Return one case for each loss that is float32 by rule or promotion, on top of an MLP.
+
+    The cases guard the gradients of the losses.
+    """
     return (
         _of_loss("smoothed", lambda x, b: f.cross_entropy(x, b["targets"], label_smoothing=0.1)),
         _of_loss("binary", lambda x, b: f.binary_cross_entropy_with_logits(x, b["values"].sigmoid())),

@@ -1,4 +1,4 @@
-"""Vision cases: residual and U-Net blocks, patches, sampling at points."""
+"""Vision cases: residual and U-Net blocks, a patch transformer, and grid sampling."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ResidualBlock(nn.Module):
     """Two convolutions with BatchNorm, added to a 1x1 convolution of the input (He et al. 2015)."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
-        """Create the layers; SiLU replaces ReLU, at whose kink rounding would decide the gradient's direction."""
+        """Create the layers, with SiLU instead of ReLU: at ReLU's kink, rounding would decide the gradient."""
         super().__init__()
         self.first = nn.Conv2d(inputs, outputs, 3, padding=1, bias=False)
         self.second = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
@@ -49,7 +49,7 @@ class UnetBlock(nn.Module):
     """Downsampling, upsampling and a skip connection, with GroupNorm (Ronneberger et al. 2015, Wu and He 2018)."""
 
     def __init__(self, width: int) -> None:
-        """Create the layers, with three input channels, ``width`` at full resolution and twice as many at half."""
+        """Create the layers, with three input channels, ``width`` at full resolution, ``2 * width`` at half."""
         super().__init__()
         self.above = nn.Conv2d(3, width, 3, padding=1)
         self.below = nn.Conv2d(width, 2 * width, 3, stride=2, padding=1)
@@ -103,14 +103,15 @@ def patches() -> Case:
 
 
 class Sampler(nn.Module):
-    """Sampler of an image at places that a convolution computes in float32 (Jaderberg et al. 2015, Dai et al. 2017).
+    """Image sampler at float32 positions predicted by a convolution (Jaderberg et al. 2015, Dai et al. 2017).
 
-    Each place lies between four pixels of its own, at least a tenth of a pixel inside: the gradient for a place jumps
-    at pixels, so rounding would decide on which side of one a place lies, and with it the whole gradient.
+    Each position stays within its own cell of four pixels, at least a tenth of a pixel from the border. The gradient
+    with respect to a position is discontinuous at pixels, so without this margin rounding would decide on which side of
+    a pixel a position lies, and with it the whole gradient.
     """
 
     def __init__(self) -> None:
-        """Create two convolutions, one for features and one for places."""
+        """Create two convolutions, one for features and one for positions."""
         super().__init__()
         self.features, self.where = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(3, 2, 2)
 
@@ -123,7 +124,7 @@ class Sampler(nn.Module):
 
 
 def sampling() -> Case:
-    """Return a case that guards ``grid_sample``, which is float32 by rule and has a gradient for the grid."""
+    """Return a case that guards ``grid_sample``, which autocast runs in float32, and the gradient of its grid."""
 
     def loss(model: nn.Module, batch: Batch) -> Batch:
         sampled = model(batch["inputs"])

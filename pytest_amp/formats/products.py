@@ -1,4 +1,4 @@
-"""Rounding of the inputs and the sums of a matrix product, inferred from its results."""
+"""Infer from the results of a matrix product how its kernel rounds the inputs and the sums."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Sequence
 
 import torch
 
-#: Rows and columns of a product that is large enough for the kernels that a training uses.
+#: Rows and columns of a product: enough to select the kernels that training uses.
 SIZE = 256
-#: Terms of a sum that a kernel splits into many partial sums.
+#: Number of terms of a sum: enough for a kernel to split it into many partial sums.
 LENGTH = 4096
 
 
 def product_of(values: Sequence[float], device: torch.device, dtype: torch.dtype) -> list[float]:
-    """Multiply each value by one in a matrix product, so that the results are its inputs as rounded by the kernel.
+    """Multiply each value by one in a matrix product, which shows how the kernel rounds its inputs.
 
-    At most ``SIZE`` values; every other term of the sums is zero.
+    There may be at most ``SIZE`` values; all other terms of the sums are zero.
     """
     left = torch.eye(SIZE, device=device, dtype=dtype)
     right = torch.zeros(SIZE, SIZE, device=device, dtype=dtype)
@@ -25,7 +25,7 @@ def product_of(values: Sequence[float], device: torch.device, dtype: torch.dtype
 
 
 def visible_bits(device: torch.device, dtype: torch.dtype) -> int:
-    """Count the mantissa bits of its inputs that a product uses: the largest ``bits`` that keep 1 + 2**-bits exact."""
+    """Return how many mantissa bits of its inputs a product uses: the largest ``bits`` with 1 + 2**-bits exact."""
     candidates = list(range(1, 24))
     sums = product_of([1 + 2.0**-bits for bits in candidates], device, dtype)
     visible = [bits for bits, value in zip(candidates, sums, strict=True) if value == 1 + 2.0**-bits]
@@ -33,10 +33,11 @@ def visible_bits(device: torch.device, dtype: torch.dtype) -> int:
 
 
 def survives(exponent: int, device: torch.device, dtype: torch.dtype, *, rows: int = SIZE) -> bool:
-    """Return whether the sum of a product keeps 2**-exponent next to one: 1 + 2**-exponent - 1 in a long sum.
+    """Return whether a product's accumulator resolves 2**-exponent next to one: 1 + 2**-exponent - 1 in a long sum.
 
-    The terms are far apart, since tensor cores add the terms of a block with more bits than they keep between blocks.
-    ``rows`` is the size of the result, which selects the kernel on an accelerator, and affects only the time on a CPU.
+    The three terms are placed far apart, since tensor cores add the terms of a block with more bits than they keep
+    between blocks.
+    ``rows`` is the size of the result, which selects the kernel on an accelerator; on a CPU it affects only the time.
     """
     left = torch.zeros(rows, LENGTH, device=device, dtype=dtype)
     right = torch.zeros(LENGTH, rows, device=device, dtype=dtype)

@@ -1,4 +1,4 @@
-"""The census of casts: every copy between dtypes in one training step. It involves no clock, so it is reproducible."""
+"""Count every copy between dtypes in one training step. Nothing is timed, so the counts are reproducible."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __tracebackhide__ = is_usage_error
 
 @dataclass(frozen=True)
 class Census:
-    """The casts of one step, in order: those of the forward pass, and those of the backward pass."""
+    """Casts of one step in order of execution, separately for the forward and the backward pass."""
 
     forward: tuple[Cast, ...]
     backward: tuple[Cast, ...]
@@ -48,8 +48,8 @@ class Census:
 def census(passes: Passes, region: Region) -> Census:
     """Record the casts of one step whose forward pass is inside ``region``.
 
-    One step runs before, since modules that torch imports at first use may compute (torch 2.6's checkpoint). Raises
-    PrivateApiGone without torch's dispatch modes.
+    A warm-up step runs first, since modules that torch imports at first use may run operators (torch 2.6's checkpoint).
+    Raises PrivateApiGone if torch has no dispatch modes.
     """
     passes.backward(passes.forward(region))
     names = {id(tensor): name for name, tensor in passes.own().items()}
@@ -95,7 +95,7 @@ def _largest(counted: Census) -> tuple[Cast, int]:
 
 
 def _check_by_hand(case: Case, where: Conditions, counted: Census, *, cache: bool) -> None:
-    """Check that autocast makes exactly the casts of manual casts by its rules, each as often."""
+    """Check that autocast makes the same casts as the manual-cast reference, and each the same number of times."""
     passes = Passes(case, where)
     region = passes.by_hand(cache=cache)
     if region is None:

@@ -1,4 +1,4 @@
-"""Peak memory of an accelerator's allocator over a step, and memory that is held after each step."""
+"""Measure an accelerator's peak memory during a step, and the memory that stays allocated after each step."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from pytest_amp.torch_private import live_storages
 
 @dataclass(frozen=True)
 class Peak:
-    """Peak allocated and reserved memory of a step, in bytes, above the values before it."""
+    """Peak allocated and reserved memory of a step, in bytes, relative to the values before the step."""
 
     allocated: int
     reserved: int
 
 
 class Allocator:
-    """The statistics of a device's caching allocator."""
+    """Memory statistics of a device's caching allocator."""
 
     def __init__(self, device: Device) -> None:
         """Use ``torch.accelerator``'s statistics (torch 2.9 and later), or those of the device's module."""
@@ -36,20 +36,20 @@ class Allocator:
         return self._device.kind is DeviceKind.ACCELERATOR and hasattr(self._of, "max_memory_allocated")
 
     def empty(self) -> None:
-        """Release reserved memory that is not used, and reset the peaks."""
+        """Empty the allocator's cache, and reset the peak statistics."""
         self._device.synchronize()
         self._of.empty_cache()
         self._of.reset_peak_memory_stats(self._index)
 
     @property
     def allocated(self) -> int:
-        """Bytes that tensors hold now."""
+        """Bytes that tensors occupy now."""
         self._device.synchronize()
         return int(self._of.memory_allocated(self._index))
 
     @property
     def reserved(self) -> int:
-        """Bytes that the allocator holds now."""
+        """Bytes that the allocator has reserved now."""
         return int(self._of.memory_reserved(self._index))
 
     @property
@@ -66,7 +66,7 @@ class Allocator:
 def peak_of(passes: Passes, region: Region) -> Peak | None:
     """Measure the peak of one step, including gradients; None if the device's allocator has no statistics.
 
-    One step runs before: libraries allocate their workspaces at first use.
+    A warm-up step runs first, since libraries allocate their workspaces at first use.
     """
     allocator = Allocator(passes.where.device)
     if not allocator.counts:
@@ -82,10 +82,10 @@ def peak_of(passes: Passes, region: Region) -> Peak | None:
 
 
 def growth(passes: Passes, region: Region, *, steps: int) -> tuple[int, ...]:
-    """Measure the bytes held after each step, of the memory that the steps allocated, beginning with the second.
+    """Return the bytes still allocated after each step from the second on, counting only memory of these steps.
 
-    The first step allocates what is allocated once, such as gradients. Raises PrivateApiGone without torch's dispatch
-    modes.
+    The first step is left out, since it makes allocations that happen once, such as gradients. Raises PrivateApiGone
+    if torch has no dispatch modes.
     """
     held_after = []
     with live_storages() as alive:

@@ -1,4 +1,4 @@
-"""Checks of the values of mixed precision: error metrics, a reference, tolerances."""
+"""Checks of the values that mixed precision computes: error metrics, reference, tolerances."""
 
 from pytest_amp.numerics.conditions import Conditions
 from pytest_amp.numerics.errors import exceeds, is_hollow, relative_error

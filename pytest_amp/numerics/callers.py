@@ -1,4 +1,4 @@
-"""Line of a user's program that calls an operator, and the author of a source file."""
+"""Find the line of user code that calls an operator, and classify source files by author."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CASES = f"{PACKAGE}cases/"
 _STEP = f"{Path(__file__).parent / 'step.py'}"
 _PYTHON = f"{sysconfig.get_path('stdlib')}/"
 _INSTALLED = tuple({f"{sysconfig.get_path(name)}/" for name in ("purelib", "platlib")})
-#: The modules that enter autograd's engine: their callers do not call the operators of the backward pass.
+#: Modules that enter the autograd engine. Their callers start a backward pass, but do not call its operators.
 ENGINE = (f"{TORCH}autograd/__init__.py", f"{TORCH}autograd/graph.py")
 
 
@@ -33,7 +33,7 @@ class Author(enum.Enum):
 
 @functools.cache
 def author_of(file: str) -> Author:
-    """Return the author of a source file; the built-in cases of this package count as a user's."""
+    """Return the author of a source file; the built-in cases of this package count as user code."""
     if file.startswith("<"):
         return Author.OTHER
     if file.startswith(PACKAGE):
@@ -47,9 +47,9 @@ def author_of(file: str) -> Author:
 
 
 def calling_line(*, backward: bool = False) -> str | None:
-    """Return ``file.py:12``, the innermost line that is neither torch's, nor Python's, nor this package's.
+    """Return the innermost line outside torch, the standard library and this package, as ``file.py:12``.
 
-    In a backward pass it is a line of a ``torch.autograd.Function``, of a hook or of a recomputed part; None if
+    In a backward pass this is a line of a ``torch.autograd.Function``, a hook or a recomputed segment. Return None if
     autograd itself called the operator.
     """
     frame: FrameType | None = inspect.currentframe()
@@ -64,7 +64,7 @@ def calling_line(*, backward: bool = False) -> str | None:
 
 
 def definition_of(function: object) -> str:
-    """Return ``file.py:12`` of the first line of a function; ``""`` if it is not written in Python."""
+    """Return the first line of a function as ``file.py:12``, or ``""`` if it is not written in Python."""
     while hasattr(function, "func"):
         function = function.func
     code = getattr(function, "__code__", None)
@@ -75,7 +75,7 @@ def definition_of(function: object) -> str:
 
 def short(file: str) -> str:
     """Shorten a path for a message: relative to the packages' folder, or to the working directory."""
-    return _relative(file, os.getcwd())  # noqa: PTH109  # called for every operator, and ten times as fast as Path.cwd
+    return _relative(file, os.getcwd())  # noqa: PTH109  # called for every operator; ten times as fast as Path.cwd
 
 
 @functools.cache

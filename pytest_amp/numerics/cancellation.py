@@ -1,22 +1,22 @@
-"""Float32's own error of each tensor where terms cancel, measured on the case by several draws.
+"""Measure float32's own error of each tensor, which matters if terms cancel, over several runs of the case.
 
-A gradient that is nearly zero because large terms cancel, such as the gradient of the sum of squares of a norm's
-output, consists in float32 of rounding errors. Mixed precision makes these errors, too, with other values, and a model
-that rounds each operator once does not predict their size, since kernels round internally. One float32 step does not
-predict it, either: in the worst case a single rounding, that of a row's norm or mean, is shared by all remaining
-errors, so that the errors of two steps are two draws of one normal variable, and the first is more than four times the
-second in 16 of 100.
+Some gradients are nearly zero because large terms cancel, such as the gradient of the sum of squares of a
+normalization's output. In float32 such a gradient consists of rounding errors. Mixed precision makes errors of the same
+kind, but a model that rounds each operator once does not predict their size, since kernels round internally. A single
+float32 step does not predict it, either. In the worst case all remaining errors come from one rounding, that of a row's
+norm or mean. The errors of two steps are then two draws of one normal variable, and the first is more than four times
+the second in 16 of 100.
 
 Therefore the step is run DRAWS more times in float32, with each parameter moved to a neighbouring float32 value, which
-redraws every rounding. The root mean square of the errors estimates the standard deviation of one error, and the ratio
-of another error to it has Student's distribution with as many degrees of freedom as there are draws (W. S. Gosset, The
-probable error of a mean, Biometrika 6 (1908), 1-25), with lighter tails if more than one rounding is shared. It exceeds
-STUDENT once in 10 000 draws. Random changes of the last place to detect cancellation are the idea of D. S. Parker,
-Monte Carlo arithmetic (1997), and of the CESTAC method (J. Vignes, A stochastic arithmetic for reliable scientific
+redraws every rounding. The root mean square of the errors estimates the standard deviation of one error. The ratio of
+another error to it has Student's t distribution with as many degrees of freedom as there are draws (W. S. Gosset, The
+probable error of a mean, Biometrika 6 (1908), 1-25), and lighter tails if the errors come from more than one rounding.
+It exceeds STUDENT once in 10 000 draws. Detecting cancellation by random changes of the last place is due to D. S.
+Parker, Monte Carlo arithmetic (1997), and the CESTAC method (J. Vignes, A stochastic arithmetic for reliable scientific
 computation, Math. Comput. Simul. 35 (1993), 233-261).
 
-The measurement is used only if every operator of the float32 step is as exact as float32: TF32, a broken kernel or a
-model that rounds by itself is not cancellation.
+The measurement is used only if every operator of the float32 step has float32 accuracy: the errors of TF32, a broken
+kernel or a model with casts of its own are not cancellation.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from pytest_amp.numerics.oracle.operation import LOW
 from pytest_amp.numerics.prediction import Prediction
 from pytest_amp.numerics.step import Step, run_step
 
-#: Float32 steps after the first.
+#: Number of float32 steps after the first.
 DRAWS = 8
-#: The value that the absolute value of Student's t with DRAWS + 1 degrees of freedom exceeds once in 10 000 draws.
+#: Quantile that the absolute value of Student's t with DRAWS + 1 degrees of freedom exceeds once in 10 000 draws.
 STUDENT = 6.59
 
 
 def float32_errors(
     case: Case, realised: Realised, fp32: Step, prediction: Prediction, where: Conditions
 ) -> dict[str, float]:
-    """Return by tensor the largest error that float32 explains: STUDENT root mean squares of float32's own errors.
+    """Return the largest error that float32 explains, by tensor: STUDENT times the root mean square of its errors.
 
-    The result is empty if float32 explains nothing, since operators of its step do not compute in float32.
+    The result is empty if operators of the float32 step do not compute in float32: their errors explain nothing.
     """
     if not _is_float32(case, realised, where):
         return {}
@@ -64,7 +64,7 @@ def float32_errors(
 
 
 def _is_float32(case: Case, realised: Realised, where: Conditions) -> bool:
-    """Return whether every operator of the step without autocast computes in float32, and as exactly as that."""
+    """Return whether every operator of the step without autocast computes in float32, with float32 accuracy."""
     low = where.precision.dtype
     try:
         calls = observed_step(case, where.device, low, seed=where.seed, autocast=False, realised=realised)
@@ -75,7 +75,7 @@ def _is_float32(case: Case, realised: Realised, where: Conditions) -> bool:
 
 
 def _move(model: torch.nn.Module, generator: torch.Generator) -> None:
-    """Move each float32 parameter to a neighbouring value, up or down at random, also complex parts; zeros stay."""
+    """Move each float32 parameter, or complex part, to the next value up or down at random; zeros are unchanged."""
     eps = torch.finfo(torch.float32).eps
     with torch.no_grad():
         for parameter in model.parameters():

@@ -57,7 +57,7 @@ class CaseRun:
         return limit * self.where.tolerance_scale
 
     def allowed_plain(self, tensor: Compared) -> float:
-        """Return the largest allowed E(amp, fp32): float32 is no closer to exact than its own rounding."""
+        """Return the largest allowed E(amp, fp32), which includes the rounding error of float32."""
         return max(self.allowed(tensor), tensor.error) + tensor.of_float32 * self.where.tolerance_scale
 
     @cached_property
@@ -69,12 +69,12 @@ class CaseRun:
 
     @cached_property
     def faults(self) -> list[Fault]:
-        """The calls that do not follow their model, worst kinds first."""
+        """Calls that do not follow their model, worst kinds first."""
         return verdict.faults(self.operators, self.where.precision.dtype, self.where.tolerance_scale)
 
     @property
     def unreplayed(self) -> str | None:
-        """The random numbers that the steps of the case do not share, as text for a message; None if they share all."""
+        """Text for a message about the random numbers that differ between steps; None if all of them are replayed."""
         draws = self.realised.draws
         return draws.explanation if isinstance(draws, Draws) else None
 
@@ -88,7 +88,7 @@ class CaseRun:
 
 
 def likely_cause(run: CaseRun) -> str:
-    """Return the likely cause of a difference: the place at which the forward pass first differs from manual casts."""
+    """Return the likely cause of a difference: the first place at which the forward pass differs from manual casts."""
     unseeded = run.unseeded()
     if unseeded is not None:
         return unseeded
@@ -104,7 +104,7 @@ def likely_cause(run: CaseRun) -> str:
 
 
 def other_names(names: Sequence[str]) -> str:
-    """List the tensors after the first that fail in the same way."""
+    """Return text that lists the tensors after the first that fail in the same way."""
     rest = list(names[1:])
     if not rest:
         return ""

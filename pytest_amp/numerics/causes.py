@@ -1,8 +1,8 @@
-"""Cause of infinities or NaN that an operator returns for finite arguments.
+"""Find the cause of infinities or NaN that an operator returns for finite arguments.
 
-The call is computed again in float64, on the same arguments. If the values are finite there, they are beyond the range
-of the dtype, or the kernel is wrong. If they are not, the operator has no finite value for these arguments: a division
-by zero, a logarithm of zero.
+The call is repeated in float64 on the same arguments. If its result is finite, the values exceed the range of the
+original dtype, or the kernel is wrong. Otherwise the operator has no finite value for these arguments, as in a division
+by zero or a logarithm of zero.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from pytest_amp.numerics.oracle.models import REFUSALS, NotModelled, evaluate
 from pytest_amp.numerics.oracle.operation import LOW, is_real, widened
 from pytest_amp.precision import dtype_name
 
-#: Operators that add a constant, clamp to one, or fill with one: the dtype has to represent it, at least roughly.
+#: Operators that add, clamp to, or fill with a constant, which the dtype must represent at least approximately.
 _KEEP_CONSTANTS = (
     *("add", "sub", "rsub", "clamp", "maximum", "minimum", "fmax", "fmin", "where", "full", "fill", "scalar_tensor"),
     *("masked_fill", "threshold", "hypot", "eq", "lift_fresh", "cast"),
 )
-#: Divisions, whose last tensor is the divisor.
+#: Divisions; their last tensor is the divisor.
 _QUOTIENTS = ("div", "true_divide", "divide", "remainder", "fmod", "floor_divide", "addcdiv")
-#: Operators without a real value below zero.
+#: Operators that have no real value for negative arguments.
 _ROOTS = ("sqrt", "rsqrt", "log", "log2", "log10", "pow", "float_power")
 
 
 @dataclass(frozen=True)
 class Cause:
-    """Cause in one call: ``what`` happened, with values, ``why``, and ``advice`` to change it."""
+    """Cause within one call: ``what`` happened, including values, ``why`` it did, and ``advice`` to prevent it."""
 
     what: str
     why: str
@@ -42,13 +42,13 @@ class Cause:
 
 @dataclass(frozen=True)
 class Constants:
-    """Constants of a call that the dtype of its result cannot represent: zero in it (``vanished``), or infinite."""
+    """Constants of a call that underflow (``vanished``) or overflow in the dtype of its result."""
 
     vanished: tuple[float, ...] = ()
     beyond: tuple[float, ...] = ()
 
 
-#: A function that returns the nearest constant in a tensor's computation that is zero in its dtype, and its line.
+#: Function that returns the nearest constant in a tensor's history that is zero in its dtype, and the line.
 Vanished = Callable[[torch.Tensor], tuple[float, str] | None]
 
 
@@ -58,12 +58,12 @@ def operator_of(call: torch_private.Dispatched) -> str:
     return _KNOWN_AS.get(name, name)
 
 
-#: Operators with another name in PyTorch's API.
+#: Operators whose name in PyTorch's API differs.
 _KNOWN_AS = {"_to_copy": "cast", "_softmax": "softmax", "_log_softmax": "log_softmax"}
 
 
 def constants_of(call: torch_private.Dispatched, results: list[torch.Tensor]) -> Constants:
-    """Return the constants of a call that are zero, or infinite, in the dtype of its first floating result."""
+    """Return the constants of a call that underflow or overflow in the dtype of its first floating-point result."""
     dtype = next((value.dtype for value in results if value.is_floating_point()), None)
     if dtype not in _RANGED:
         return Constants()
@@ -99,7 +99,7 @@ def _numbers(call: torch_private.Dispatched) -> list[float]:
 def cause_of(call: torch_private.Dispatched, result: torch.Tensor, device_type: str, vanished: Vanished) -> Cause:
     """Return the cause of non-finite values in ``result`` of ``call``, whose arguments are finite.
 
-    ``vanished`` looks for constants in the computation of an argument.
+    ``vanished`` searches the history of an argument for constants that underflowed.
     """
     dtype = dtype_name(result.dtype)
     bad = ~result.isfinite()
@@ -121,7 +121,7 @@ def cause_of(call: torch_private.Dispatched, result: torch.Tensor, device_type: 
 
 
 def _of_range(call: torch_private.Dispatched, exact: torch.Tensor, result: torch.Tensor, share: str) -> Cause:
-    """Return the cause for a value that is finite in float64: beyond the dtype, or lost in the kernel."""
+    """Return the cause if the value is finite in float64: it exceeds the dtype's range, or the kernel is wrong."""
     size, dtype = float(exact[~result.isfinite()].abs().max()), dtype_name(result.dtype)
     advice = _wider(result.dtype, "smaller values")
     if operator_of(call) == "cast" and torch_private.current_node() is None:
@@ -138,12 +138,12 @@ def _of_range(call: torch_private.Dispatched, exact: torch.Tensor, result: torch
 
 
 def _wider(dtype: torch.dtype, otherwise: str) -> str:
-    """Return the advice ``otherwise``, preceded by float32 for a low dtype."""
+    """Return the advice ``otherwise``, preceded by the advice to use float32 if the dtype is low."""
     return f"float32 (x.float() before it), or {otherwise}" if dtype in LOW else otherwise
 
 
 def _of_arguments(call: torch_private.Dispatched, result: torch.Tensor, share: str, vanished: Vanished) -> Cause:
-    """Return the cause for a value that is not finite in float64, either."""
+    """Return the cause if the value is not finite in float64, either."""
     what, operand = _singularity(call, ~result.isfinite())
     dtype = dtype_name(result.dtype if operand is None else operand.dtype)
     constant = vanished(operand) if operand is not None else None
@@ -189,7 +189,7 @@ def _singularity(call: torch_private.Dispatched, bad: torch.Tensor) -> tuple[str
 
 
 def _at(value: torch.Tensor, bad: torch.Tensor) -> torch.Tensor | None:
-    """Return the elements of an argument that correspond to the bad elements of a result; None if shapes differ."""
+    """Return the elements of an argument at the non-finite elements of a result; None if the shapes differ."""
     try:
         return value.expand(bad.shape)[bad]
     except RuntimeError:
@@ -197,7 +197,7 @@ def _at(value: torch.Tensor, bad: torch.Tensor) -> torch.Tensor | None:
 
 
 def _exact(call: torch_private.Dispatched, result: torch.Tensor, device_type: str) -> torch.Tensor | None:
-    """Compute the same result in float64; None if that is not possible."""
+    """Compute the same result in float64; return None if that is not possible."""
     try:
         values = evaluate(operation_of(call, (), widened, device_type=device_type, rounds=False))
     except (NotModelled, *REFUSALS):

@@ -1,14 +1,14 @@
-"""Treatment of chance in the comparison of one step: a tensor is acquitted, drawn again, or named as an improvement.
+"""Separate faults from chance in the comparison of one step: accept a tensor, draw it again, or report an improvement.
 
-A ReLU at zero, a maximum or a rounding that flips changes whole gradients, in the step or in its prediction. None of
-that is a fault, so that no bound on a single draw fails by itself:
+A ReLU at zero, a maximum or a flipped rounding may change whole gradients, in the step or in its prediction. This is no
+fault, so exceeding a bound in a single draw is no failure by itself:
 
-- a tensor with the bits of manual casts, in a step whose operators all follow their rounding models, is acquitted: it
-  was computed correctly, even if a prediction with sums in another order differs. This does not apply if an operator
-  has no model, since then it was not checked;
-- any other tensor must be off in the median of three draws (``compare.confirmed``);
-- a tensor that is more exact than its rounding fails only if an operator received other dtypes than with manual casts.
-  Otherwise a kernel has improved, and is named.
+- A tensor that is bitwise equal to that of manual casts is accepted if all operators of the step follow their rounding
+  models. It was computed correctly, even if the prediction, which sums in another order, differs. If an operator has no
+  model, it was not checked, and the tensor is not accepted.
+- Any other tensor fails only if it exceeds the bound in the median of three draws (``compare.confirmed``).
+- A tensor that is more exact than its rounding allows fails only if an operator received other dtypes than with manual
+  casts. Otherwise a kernel has improved, and is reported.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __tracebackhide__ = is_usage_error
 
 
 def not_acquitted(run: CaseRun, bad: Sequence[Compared]) -> list[Compared]:
-    """Return the tensors of ``bad`` that differ from manual casts'; all of them if an operator is off or unmodelled."""
+    """Return the tensors of ``bad`` that differ from manual casts'; all if an operator is unmodelled or has a fault."""
     if not any(tensor.equal for tensor in bad) or not run.prediction.same_device:
         return list(bad)
     unjudged = any(call.problem is not None or _is_complex(call) for call in run.operators)
@@ -49,7 +49,7 @@ def _is_complex(call: ObservedCall) -> bool:
 
 
 def _has_sparse(run: CaseRun) -> bool:
-    """Return whether a call of the step takes or returns a tensor that is not strided, which has no models."""
+    """Return whether a call of the step has a tensor that is not strided, for which there are no rounding models."""
     layouts: set[torch.layout] = set()
 
     def note(overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -65,7 +65,7 @@ def _has_sparse(run: CaseRun) -> bool:
 
 
 def check_distance(run: CaseRun, compared: Sequence[Compared]) -> None:
-    """Check that no tensor is further from its prediction than two independent errors are from each other."""
+    """Check that no tensor's distance from its prediction exceeds that of two independent errors from each other."""
     if run.prediction.unmodelled:
         return
     limit = tolerance.FARTHEST
@@ -87,10 +87,10 @@ def check_distance(run: CaseRun, compared: Sequence[Compared]) -> None:
 
 
 def check_dtypes_given(run: CaseRun, compared: Sequence[Compared], observe: Observe) -> None:
-    """Check the dtypes of operators' arguments if a tensor is more exact than its rounding.
+    """Check that operators receive the dtypes of manual casts, if a tensor is more exact than its rounding.
 
-    They must be those of manual casts. A smaller error than the model's, with the right dtypes, is an improvement of a
-    kernel, or chance: the operators are observed as ``<case>/summary.improved``.
+    A smaller error than the model's with the same dtypes is an improvement of a kernel, or chance: the operators are
+    observed as ``<case>/summary.improved``.
     """
     least, most = run.where.precision.u / 8, tolerance.LEAST / max(run.where.tolerance_scale, 1.0)
     large = [tensor for tensor in compared if tensor.noise > least and tensor.elements >= tolerance.ENOUGH]
@@ -117,7 +117,7 @@ def check_dtypes_given(run: CaseRun, compared: Sequence[Compared], observe: Obse
 
 
 def _other_dtypes(run: CaseRun) -> tuple[str, str, str] | None:
-    """Return the first operator that is called on other dtypes than with manual casts: its name, and both dtypes."""
+    """Return the first operator whose argument dtypes differ from those of manual casts: its name, and both dtypes."""
     actual, known = _given(run, run.where.region), _given(run, run.prediction.region)
     for operator, dtypes in sorted(actual - known):
         expected = next((other for name, other in sorted(known - actual) if name == operator), None)

@@ -1,4 +1,4 @@
-"""Comparison of a mixed-precision step with its prediction, tensor by tensor."""
+"""Compare a step in mixed precision with its prediction, tensor by tensor."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from pytest_amp.numerics.step import Step, run_step
 class Compared:
     """Comparison of one tensor of a step.
 
-    ``error`` is E(amp, exact), ``noise`` E(reference, exact), ``plain`` E(amp, fp32) and ``distance`` E(amp, reference)
-    in units of the noise; ``from_model`` is E(amp, predicted) in the same units, if the rounding oracle has a
-    prediction, else 0. ``allowed`` is the largest allowed ``error``, before the run's own scale; ``float32`` is the
-    part of it that float32 itself explains, if that was measured, and ``short`` the error that float32 may have in any
-    tensor. ``equal`` is whether it is bitwise equal to the reference, including the dtype.
+    ``error`` is E(amp, exact), ``noise`` E(reference, exact), and ``plain`` E(amp, fp32). ``distance`` is
+    E(amp, reference) in units of the noise. ``from_model`` is E(amp, predicted) in the same units, or 0 if the rounding
+    oracle has no prediction. ``allowed`` is the largest allowed ``error``, before ``tolerance_scale`` is applied;
+    ``float32`` is the part of it that float32 itself explains, if that was measured, and ``short`` the float32 error
+    that any tensor may have. ``equal`` is whether the tensor is bitwise equal to the reference, including its dtype.
     """
 
     name: str
@@ -54,21 +54,21 @@ class Compared:
 
     @property
     def of_float32(self) -> float:
-        """The largest allowed E(fp32, exact), by which E(amp, fp32) may exceed E(amp, exact): the triangle inequality.
+        """Largest allowed E(fp32, exact). By the triangle inequality, E(amp, fp32) may exceed E(amp, exact) by it.
 
-        Below the geometric mean of the two formats' roundoffs no value was rounded to the low dtype (``oracle.sums``).
-        A larger error, due to long sums or cancellation, is measured.
+        Below the geometric mean of the unit roundoffs of float32 and the low dtype, no value was rounded to the latter
+        (``oracle.sums``). A larger error, due to long sums or cancellation, has to be measured.
         """
         return max(self.short, self.float32)
 
     @property
     def allowed_plain(self) -> float:
-        """The largest allowed E(amp, fp32), before the run's own scale."""
+        """Largest allowed E(amp, fp32), before ``tolerance_scale`` is applied."""
         return max(self.allowed, self.error) + self.of_float32
 
     @property
     def excess(self) -> float:
-        """The error in units of the predicted error: 1 if it is as predicted, less than 1 if it is smaller."""
+        """Error in units of the predicted error: 1 if it is as predicted, less than 1 if it is smaller."""
         return self.factor * self.error / self.allowed if 0 < self.allowed < math.inf else math.inf
 
     def excess_over_noise(self, u: float) -> float:
@@ -76,7 +76,7 @@ class Compared:
         return self.error / max(self.noise, tolerance.floor(self.elements, u))
 
 
-#: A function that returns the error that float32 explains, by tensor; see ``cancellation``.
+#: Function that returns the error that float32 explains, by tensor; see ``cancellation``.
 Float32Errors = Callable[[], Mapping[str, float]]
 
 
@@ -108,7 +108,7 @@ def _compared(
             continue
         size, noise, float32_noise = prediction.sizes[name], prediction.noise[name], float32.get(name, 0.0)
         least = max(noise, tolerance.floor(value.numel(), u))
-        far = relative_error(value, reference[name], scale=size) - 2 * float32_noise  # both have float32's own error
+        far = relative_error(value, reference[name], scale=size) - 2 * float32_noise  # both include float32's own error
         off = relative_error(value, model[name], scale=size) - float32_noise if name in model else 0.0
         rows.append(
             Compared(
@@ -142,7 +142,7 @@ def median_distance(compared: Sequence[Compared]) -> float:
     return statistics.median(tensor.distance for tensor in compared) if compared else 0.0
 
 
-#: Draws after the first that confirm an excess; see ``tolerance``.
+#: Number of draws after the first that confirm an excess; see ``tolerance``.
 _MORE_DRAWS = 2
 
 
@@ -160,10 +160,11 @@ def confirmed(  # noqa: PLR0913  # keywords of one decision
     measure: Callable[[Compared], float] = _excess,
     certain: float = math.inf,
 ) -> list[Compared]:
-    """Return the tensors of ``bad``, worst first, whose excess is not due to chance: the one place that draws again.
+    """Return the tensors of ``bad``, worst first, whose excess is not due to chance. No other function draws again.
 
-    These are all of them if the worst ``measure`` is above ``certain``, else those whose ``measure`` exceeds ``limit``
-    in the median of three draws; ``step(seed, loss_scale)`` runs the case in mixed precision with other values.
+    If the largest ``measure`` is above ``certain``, these are all of them. Otherwise they are those whose median
+    ``measure`` over three draws exceeds ``limit``. ``step(seed, loss_scale)`` runs the case in mixed precision with
+    other values.
     """
     scale = where.tolerance_scale
     if not bad or measure(bad[0]) > certain * scale:

@@ -1,7 +1,7 @@
-"""The operator at which the rounding noise of a step jumps, and a comparison with float32's conditioning.
+"""Find the operator at which the rounding noise of a step jumps, and compare with the conditioning in float32.
 
-The step is run twice on virtual tensors, with rounding and without, and the results of each operator are compared. Both
-runs make the same calls in the same order, since their dtypes are the same.
+The step runs twice on virtual tensors, with and without rounding, and the results of each operator are compared. Both
+runs make the same calls in the same order, since they have the same dtypes.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from pytest_amp.numerics.sites import Site, Sites, in_words
 from pytest_amp.numerics.step import Region, Step
 from pytest_amp.precision import FP32
 
-#: Numbers of compared elements of a tensor: up to ``_SAMPLED``, and after ``_BUDGET`` elements of a run ``_FEW``.
+#: Number of compared elements of a tensor: at most ``_SAMPLED``, or ``_FEW`` after ``_BUDGET`` elements of a run.
 _SAMPLED, _FEW, _BUDGET = 2**16, 2**8, 2**26
-#: The relative error above which an exact tensor is only cancellation error of float64, and is ignored.
+#: Relative error above which an exact tensor consists of float64 cancellation errors only, and is ignored.
 _VANISHES = 2.0**20
-#: Jumps of at least this part of the largest are named, too.
+#: Fraction of the largest jump from which on other jumps are reported, too.
 _ALSO = 0.4
-#: Float32 is ill conditioned, too, if its error in its own roundings is at least this part of the low dtype's.
+#: Float32 is ill-conditioned, too, if its error in units of its roundoff is at least this fraction of the low dtype's.
 _SAME_TROUBLE = 1 / 16
 
 
 @dataclass
 class _Call:
-    """One call of a virtual run: samples of its real arguments and of its first result, and its later use."""
+    """Call of a virtual run: samples of its floating-point arguments and of its first result, and its later use."""
 
     operator: str
     site: Site
@@ -53,7 +53,7 @@ class _Call:
 
 @dataclass(frozen=True)
 class _Sampled(oracle.Predictor):
-    """A predictor that records samples of the arguments and results of each call."""
+    """Predictor that records samples of the arguments and results of each call."""
 
     calls: list[_Call] = field(default_factory=list)
     sites: Sites = field(default_factory=Sites)
@@ -88,10 +88,10 @@ class _Sampled(oracle.Predictor):
 
 @dataclass(frozen=True)
 class Jump:
-    """A call whose result has more noise than its arguments: ``before`` and ``after`` are relative L2 errors.
+    """Call whose result has more noise than its arguments: ``before`` and ``after`` are relative L2 errors.
 
     ``module`` is a path with the module's type; ``shape`` is the shape of the call's first argument. ``flushed`` is the
-    share of its values that are zero but should not be.
+    fraction of the result's values that underflowed to zero.
     """
 
     operator: str
@@ -105,7 +105,7 @@ class Jump:
 
     @property
     def advice(self) -> str:
-        """The advice what to change."""
+        """Recommended change of the model."""
         return _advice(self)
 
     def __str__(self) -> str:
@@ -133,7 +133,7 @@ def lost_share(step: Step, exact: Step, names: Sequence[str]) -> float:
 
 
 def why_lost(run: CaseRun, group: str, share: float) -> tuple[str, str]:
-    """Describe the jump of a step's noise, and its cause, for a failure that says that rounding loses the ``group``."""
+    """Describe where a step's noise jumps, and why, for a failure whose ``group`` of tensors is lost to rounding."""
     origin = origin_in_step(
         run.case,
         run.realised,
@@ -164,7 +164,7 @@ def why_lost(run: CaseRun, group: str, share: float) -> tuple[str, str]:
 
 
 def _trouble(run: CaseRun, group: str, share: float) -> str:
-    """Describe whether float32 loses as much, in units of its own roundings."""
+    """Describe whether float32's error is as large, in units of its own roundoff."""
     prefixes = ("output.", "buffer.")
     names = [
         name
@@ -179,9 +179,9 @@ def _trouble(run: CaseRun, group: str, share: float) -> str:
     return f"the low dtype itself, since float32 has no such trouble: {numbers}"
 
 
-#: The share of flushed values above which underflow is the cause.
+#: Fraction of values flushed to zero above which underflow is reported as the cause.
 _MOSTLY = 0.5
-#: Normalizations over a batch: the number of values per channel in a call determines its conditioning.
+#: Normalizations over a batch, whose conditioning depends on the number of values per channel.
 _BATCH = (
     "native_batch_norm",
     "_native_batch_norm_legit",
@@ -244,7 +244,7 @@ def jumps_of(  # noqa: PLR0913  # keywords of one run
     return [jump for jump in jumps if jump.after - jump.before >= _ALSO * (jumps[0].after - jumps[0].before)]
 
 
-def _calls(  # noqa: PLR0913  # those of one run
+def _calls(  # noqa: PLR0913  # keywords of one run
     case: Case, realised: Realised, where: Conditions, region: Region, loss_scale: float, *, rounds: bool
 ) -> tuple[list[_Call], dict[int, str]]:
     predictor, copied = _Sampled(where.device.type, rounds), realised.on(where.device.torch_device)
@@ -254,7 +254,7 @@ def _calls(  # noqa: PLR0913  # those of one run
 
 
 def _aligned(exact: list[_Call], rounded: list[_Call]) -> Iterator[tuple[_Call, _Call]]:
-    """Yield pairs of the same calls, until rounding makes the program take another branch."""
+    """Yield pairs of corresponding calls, until rounding makes the program take another branch."""
     for wide, low in zip(exact, rounded, strict=False):
         if wide.operator != low.operator or wide.shape != low.shape:
             return
@@ -264,7 +264,7 @@ def _aligned(exact: list[_Call], rounded: list[_Call]) -> Iterator[tuple[_Call, 
 def _noise(exact: _Call, rounded: _Call) -> tuple[float, float] | None:
     """Return the relative errors of the arguments and of the result of a call, at most 1; None without a result.
 
-    Tensors that vanish in float64 are ignored.
+    Tensors that consist of cancellation errors in float64 are ignored.
     """
     if exact.result is None or rounded.result is None:
         return None
@@ -276,7 +276,7 @@ def _noise(exact: _Call, rounded: _Call) -> tuple[float, float] | None:
 
 
 def _flushed(exact: _Call, rounded: _Call) -> float:
-    """Return the share of a result's values that are zero but should not be."""
+    """Return the fraction of a result's values that are zero although the exact values are not."""
     if exact.result is None or rounded.result is None:
         return 0.0
     expected = exact.result != 0

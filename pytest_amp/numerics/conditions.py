@@ -1,4 +1,4 @@
-"""Conditions of checks of numerics."""
+"""Device, precision and seed under which a check of numerics runs."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ __tracebackhide__ = is_usage_error
 
 @dataclass(frozen=True)
 class Conditions:
-    """Device, precision and seed of a case's run, and the factor of its tolerances.
+    """Device, precision and seed of a case's run, and the scale of its tolerances.
 
-    ``draws`` is the number of seeds, beginning with ``seed``, over which an error is observed.
+    ``draws`` is the number of seeds, starting with ``seed``, over which errors are measured.
     """
 
     device: Device
@@ -33,23 +33,23 @@ class Conditions:
 
     @property
     def region(self) -> Region:
-        """The autocast region, as a user enters it."""
+        """Factory of the autocast context that a user would enter."""
         return lambda: self.device.autocast(self.precision.dtype)
 
     def __str__(self) -> str:
-        """Return the name in failures: ``autocast(cpu, bfloat16)``."""
+        """Return the text that failures show, such as ``autocast(cpu, bfloat16)``."""
         return f"autocast({self.device.key}, {self.precision.dtype_name})"
 
     def now(self, value: str) -> str:
-        """Return ``value`` with the torch version and the device that computed it."""
+        """Append the torch version and the device that computed it to ``value``."""
         return f"{value}, on torch {torch.__version__}, {self.device.describe()}"
 
 
 @contextmanager
 def runs_under(case: Case, where: Conditions, also: str = "") -> Iterator[None]:
-    """Turn an exception of a case that runs in float32, but not in mixed precision, into an AmpFailure.
+    """Convert an exception inside the block to an AmpFailure: the case runs in float32, but not in mixed precision.
 
-    ``also`` names other precisions in which it is run inside the block.
+    ``also`` is a suffix of the message that names further precisions in which the block runs the case.
     """
     try:
         yield

@@ -1,11 +1,11 @@
-"""Random numbers of a training step, recorded once and replayed in the steps that it is compared with.
+"""Record the random numbers of a training step, and replay them in the steps that it is compared with.
 
-A CUDA kernel draws vectors whose width depends on the dtype and the shape, so that one seed gives float64, float32,
-bf16 and fp16 different random numbers (aten/src/ATen/native/cuda/Dropout.cu, DistributionTemplates.h). A comparison of
-two steps measures rounding only if both have the same random numbers: those of the step in mixed precision.
+A CUDA kernel draws vectors whose width depends on the dtype and the shape, so the same seed gives different random
+numbers in float64, float32, bf16 and fp16 (aten/src/ATen/native/cuda/Dropout.cu, DistributionTemplates.h). A comparison
+of two steps measures rounding only if both use the same random numbers: those of the step in mixed precision.
 
-A recording is looked up by the state of the generators before a draw, and a replay sets them to the state after it.
-Therefore a checkpoint that recomputes a part, and ``torch.random.fork_rng``, find the numbers that were drawn before.
+A recorded draw is looked up by the state of the generators before it, and its replay sets them to the state after it.
+Recomputation by a checkpoint, and code inside ``torch.random.fork_rng``, therefore get the numbers drawn originally.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ import torch
 
 from pytest_amp import torch_private
 
-#: The signature of a call and the states of its generators.
+#: Key of a draw: the signature of the call and the states of its generators.
 _Key: TypeAlias = tuple[object, ...]
 
-#: Operators that return no mask, with the argument of their dropout probability: without dropout they draw nothing.
+#: Operators that return no mask, and their argument for the dropout probability: they draw only if it is not zero.
 MASKLESS = {
     "aten::_scaled_dot_product_flash_attention_for_cpu": "dropout_p",
     "aten::_scaled_dot_product_flash_attention": "dropout_p",
@@ -39,7 +39,7 @@ MASKLESS = {
     "aten::miopen_rnn": "dropout",
 }
 _RECURRENT = frozenset({"aten::_cudnn_rnn", "aten::miopen_rnn"})
-#: Operators that select or prepare a kernel, and return no random numbers of the model.
+#: Operators that select or prepare a kernel; they return no random numbers.
 _SILENT = frozenset({"aten::_fused_sdp_choice", "aten::_cudnn_init_dropout_state"})
 
 
@@ -78,7 +78,7 @@ class Draw:
 
 
 def _is_same(draw: Draw, other: Draw) -> bool:
-    """Return whether two draws have the same values, whatever their dtypes, and leave the same states."""
+    """Return whether two draws have the same values, regardless of dtype, and leave the same generator states."""
     pairs = zip((*draw.values, *draw.after), (*other.values, *other.after), strict=True)
     return all(torch.equal(a.to(torch.complex128), b.to(torch.complex128)) for a, b in pairs)
 
@@ -87,11 +87,11 @@ def _is_same(draw: Draw, other: Draw) -> bool:
 class Draws:
     """Draws of one step of a case.
 
-    ``apart`` are the operators without a mask that the case would call, replaced by other operators in each of its
-    steps (``scope``). ``not_replayed`` are operators without a mask that it still calls, whose random numbers cannot be
-    replayed; ``unknown`` are operators that draw in another step but not in the recorded one. ``end`` are the states of
-    the default generators after the recorded step, by device type, and ``ended_elsewhere`` is whether a step without a
-    recorder left them in another state. ``problem`` is the error that prevented the recording.
+    ``apart`` are the operators without a mask that ``scope`` replaces in every step of the case. ``not_replayed`` are
+    the remaining operators without a mask, whose random numbers cannot be replayed. ``unknown`` are operators that draw
+    in a later step but not in the recorded one. ``end`` are the states of the default generators after the recorded
+    step, by device type; ``ended_elsewhere`` is whether a step without a recorder left them in a different state.
+    ``problem`` is the error that prevented the recording.
     """
 
     apart: frozenset[str] = frozenset()
@@ -112,7 +112,7 @@ class Draws:
     def scope(self) -> Iterator[None]:
         """Replace operators that draw without a mask by operators that return one, so that they can be replayed.
 
-        These are attention by its formula, and recurrent layers without cuDNN, if the case uses dropout in them.
+        If the case uses dropout in them, attention runs by its formula, and recurrent layers run without cuDNN.
         """
         from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -133,14 +133,14 @@ class Draws:
             yield
 
     def same_as(self, other: Draws) -> bool:
-        """Return whether two steps have drawn the same random numbers, in the same states and order."""
+        """Return whether two steps drew the same random numbers in the same order, from the same generator states."""
         if self.not_replayed or other.not_replayed or [*self.recorded] != [*other.recorded]:
             return False
         pairs = zip(self.recorded.values(), other.recorded.values(), strict=True)
         return all(_is_same(draw, same) for draw, same in pairs)
 
     def find(self, call: torch_private.Dispatched) -> Draw | None:
-        """Return the recorded draw of a call and advance its generators; note a call without a recorded draw."""
+        """Return the recorded draw of a call, and advance its generators; remember a call that has no recorded draw."""
         if not self.recorded or not draws(call):
             return None
         generators = _generators(call)
@@ -192,11 +192,11 @@ class Draws:
         return result
 
     def finish(self, device: torch.device) -> None:
-        """Note the states of the default generators after the recorded step."""
+        """Store the states of the default generators after the recorded step."""
         self.end = _states(device)
 
     def compare_end(self, device: torch.device) -> None:
-        """Note whether a step without a recorder left the default generators in other states than the recorded one."""
+        """Set ``ended_elsewhere`` if a step without a recorder left the default generators in different states."""
         self.ended_elsewhere |= bool(self.end) and _states(device) != self.end
 
     @property
@@ -212,7 +212,7 @@ class Draws:
 
     @property
     def explanation(self) -> str | None:
-        """The random numbers that other steps do not share, as text for a failure; None if they share all."""
+        """Text for a failure about the random numbers that differ between steps; None if all of them are replayed."""
         if self.not_replayed:
             return f"{', '.join(sorted(self.not_replayed))} draws random numbers that another step cannot be given"
         if self.problem:
@@ -240,9 +240,9 @@ def _has_drawn(target: torch.Tensor, value: torch.Tensor) -> bool:
 
 
 def _unrounded_noise(call: torch_private.Dispatched) -> torch.Tensor | None:
-    """Return the noise that a random leaky ReLU draws for a float32 input; None for other operators.
+    """Return the noise that ``rrelu`` draws for a float32 input; None for other operators.
 
-    On a CPU the kernel multiplies by float32 noise, and returns the noise rounded: aten/src/ATen/native/Activation.cpp.
+    On a CPU the kernel multiplies by float32 noise, but returns rounded noise: aten/src/ATen/native/Activation.cpp.
     """
     if not call.overload.name().startswith("aten::rrelu_with_noise"):
         return None
@@ -257,7 +257,7 @@ def _unrounded_noise(call: torch_private.Dispatched) -> torch.Tensor | None:
 
 
 def _drawn(call: torch_private.Dispatched, result: Any) -> list[torch.Tensor]:
-    """Return the tensors of a call that hold its random numbers, without results that are computed from them."""
+    """Return the tensors of a call that contain its random numbers, without results that are computed from them."""
     written = written_by(call)
     results = [value for value in torch_private.flat(result)[0] if isinstance(value, torch.Tensor)]
     return written or (results[1:] if is_computed(call) else results)
@@ -341,7 +341,7 @@ def _bytes(state: torch.Tensor) -> bytes:
 
 
 def _key(call: torch_private.Dispatched, generators: list[_Generator]) -> _Key:
-    """Return the key of a draw, which is equal in steps that differ in dtypes and in dropout probabilities."""
+    """Return the key of a draw, which does not depend on dtypes or dropout probabilities."""
     leaves = call.flat[0]
     shape = tuple(
         tuple(leaf.shape) if isinstance(leaf, torch.Tensor) else leaf

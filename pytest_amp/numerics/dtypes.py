@@ -1,4 +1,4 @@
-"""The check of the dtypes that modules return."""
+"""Check the dtypes that modules return."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pytest_amp.record import Observe
 
 __tracebackhide__ = is_usage_error
 
-#: The dtype of all outputs of a module, or of each output by its name or number.
+#: Dtype of all outputs of a module, or of each output by name or index.
 Expected: TypeAlias = torch.dtype | Mapping[str | int, torch.dtype]
 
 
@@ -136,7 +136,7 @@ def _expect_mapping(expected: object) -> None:
 
 
 def _named(case: Case, expected: Iterable[str], names: list[str]) -> dict[str, list[str]]:
-    """Return the modules that each key names, patterns first, so that later ones override: patterns, then paths."""
+    """Return the modules that each key matches: patterns first, then paths, so that paths take precedence."""
     named = {}
     for pattern in sorted(expected, key=lambda name: name in names):
         named[pattern] = [pattern] if pattern in names else [name for name in names if fnmatchcase(name, pattern)]
@@ -147,7 +147,7 @@ def _named(case: Case, expected: Iterable[str], names: list[str]) -> dict[str, l
 
 
 def _returned(runs: ModuleRuns, module: str, expected: Expected) -> list[_Returned]:
-    """Return the dtypes of a module's outputs: together, or by output if ``expected`` has dtypes by output."""
+    """Return the dtypes of all of a module's outputs, or of each output if ``expected`` distinguishes outputs."""
     dtypes = runs.dtypes.get(module, {})
     if not isinstance(expected, Mapping):
         together = [dtype for place in dtypes.values() for dtype in place]
@@ -167,12 +167,12 @@ def _returned(runs: ModuleRuns, module: str, expected: Expected) -> list[_Return
 
 
 def _names(key: str, place: str) -> bool:
-    """Return whether a key names an output: by its place, its container (``past`` of ``past.0``), or a pattern."""
+    """Return whether a key matches an output by its name, its container (``past`` of ``past.0``), or a pattern."""
     return place == key or place.startswith(f"{key}.") or fnmatchcase(place, key)
 
 
 def _of_kind(dtypes: Iterable[torch.dtype], expected: torch.dtype) -> tuple[str, ...]:
-    """Return the floating dtypes among ``dtypes``, for a complex ``expected`` the complex ones, each once."""
+    """Return the distinct floating-point dtypes among ``dtypes``, or complex ones if ``expected`` is complex."""
     return tuple(
         dict.fromkeys(
             dtype_name(dtype)
@@ -183,7 +183,7 @@ def _of_kind(dtypes: Iterable[torch.dtype], expected: torch.dtype) -> tuple[str,
 
 
 def _expect_outputs(case: Case, runs: ModuleRuns, module: str, expected: Mapping[str | int, torch.dtype]) -> None:
-    """Raise AmpUsageError for keys that name no output of a module that ran, and for outputs that are not floating."""
+    """Raise AmpUsageError for keys that match no output of a module that ran, or an output that is not floating."""
     dtypes = runs.dtypes.get(module, {})
     name = module or "the model"
     for key in expected if dtypes else ():

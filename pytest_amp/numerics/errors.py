@@ -8,7 +8,7 @@ import torch
 
 
 def is_inexact(tensor: torch.Tensor) -> bool:
-    """Return whether the values of a tensor are rounded: floating and complex values are, integers are not."""
+    """Return whether a tensor has floating-point or complex values, which are rounded, unlike integers."""
     return tensor.is_floating_point() or tensor.is_complex()
 
 
@@ -27,7 +27,7 @@ def dense(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def stored_values(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the stored values of a sparse tensor, a view unless coalesced here; a strided tensor unchanged."""
+    """Return the stored values of a sparse tensor, a view unless coalesced first; a strided tensor unchanged."""
     stored = tensor.detach()
     stored = stored.coalesce() if stored.layout is torch.sparse_coo else stored
     return stored.values() if stored.layout in _SPARSE else stored
@@ -68,15 +68,15 @@ def relative_error(a: torch.Tensor, b: torch.Tensor, *, scale: float | None = No
     return far / size
 
 
-#: The number of distinct values that are not representable by chance, and of values to check before all are sorted.
+#: Number of distinct values that are not representable by chance, and of values to check before sorting all.
 ENOUGH, FIRST = 64, 4096
 
 
 def is_hollow(tensor: torch.Tensor, dtype: torch.dtype) -> bool | None:
-    """Return whether a wide tensor has only values that the low ``dtype`` represents: it was rounded on the way.
+    """Return whether a wide tensor has only values that the low ``dtype`` represents, so it must have been rounded.
 
-    For a complex tensor this holds for each real and imaginary part. The decision needs at least 64 distinct finite
-    values other than zero; the result is None for fewer, which may be representable by chance.
+    For a complex tensor this applies to every real and imaginary part. The decision needs at least 64 distinct finite
+    values other than zero; for fewer, which may be representable by chance, the result is None.
     """
     values = finite_values(tensor)
     if not any(torch.unique(some).numel() >= ENOUGH for some in (values[:FIRST], values)):

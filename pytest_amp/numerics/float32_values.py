@@ -1,4 +1,4 @@
-"""The check that a tensor is float32, and was not rounded to the low dtype on the way."""
+"""Check that a tensor is float32, and that its values were never rounded to the low dtype."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ __tracebackhide__ = is_usage_error
 
 
 class OneValue(UserWarning):
-    """Warning for a tensor of one value, of which only the dtype could be checked."""
+    """Warning about a tensor with a single element, of which only the dtype can be checked."""
 
 
 def check_fp32(tensor: torch.Tensor, where: Conditions, *, name: str) -> None:
-    """Check that ``tensor`` is float32 and was not rounded on the way. See ``Amp.check_fp32``."""
+    """Check that ``tensor`` is float32 and was never rounded to the low dtype. See ``Amp.check_fp32``."""
     low = where.precision.dtype
     if tensor.dtype != torch.float32:
         raise _failure(f"{name} is {dtype_name(tensor.dtype)}, it should be float32", where, tensor)

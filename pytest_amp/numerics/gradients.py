@@ -1,4 +1,4 @@
-"""The check of a case's outputs, gradients and buffers in mixed precision."""
+"""Check a case's outputs, gradients and buffers in mixed precision."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def check_gradients(case: Case, where: Conditions, observe: Observe, *, toleranc
 
 
 def _check_present(run: CaseRun, amp: Step) -> None:
-    """Check that every gradient in float64 exists in mixed precision, and is not all zeros unless it is zero there."""
+    """Check that every gradient of the float64 step exists in mixed precision, and is zero only if it is in float64."""
     exact, actual = run.prediction.exact.named(), amp.named()
     missing = [name for name in exact if name not in actual]
     if missing:
@@ -88,7 +88,7 @@ def _check_present(run: CaseRun, amp: Step) -> None:
     lost = [
         name
         for name in actual
-        # If manual casts lose it, too, all of it underflows.
+        # If manual casts lose the gradient, too, it underflows as a whole.
         if not name.startswith(("output.", "buffer."))
         and run.prediction.noise.get(name, 1.0) < 1.0 - run.where.precision.u
         and actual[name].numel()
@@ -106,7 +106,7 @@ def _check_present(run: CaseRun, amp: Step) -> None:
 
 
 def _check_dtypes(run: CaseRun, amp: Step) -> None:
-    """Check that gradients have their tensor's dtype, buffers keep theirs, and outputs have the reference's."""
+    """Check that gradients have their tensor's dtype, buffers keep their dtype, and outputs have the reference's."""
     parameters = dict(run.realised.model.named_parameters())
     buffers = dict(run.realised.model.named_buffers())
     expected = {name: (amp.gradients[name], parameters[name].dtype) for name in amp.gradients}
@@ -126,9 +126,9 @@ def _check_dtypes(run: CaseRun, amp: Step) -> None:
 
 
 def _is_cast_table(run: CaseRun, name: str, value: torch.Tensor) -> bool:
-    """Return whether ``value`` is a buffer that the model's own code casts, with manual casts, too, and never updates.
+    """Return whether ``value`` is a buffer that the model itself casts (with manual casts, too) but never updates.
 
-    Tables of positions are cast so to the dtype of activations. A statistic has other values after a step.
+    Position tables are cast to the dtype of activations in this way. A statistic, in contrast, changes in a step.
     """
     path = name.removeprefix("buffer.")
     initial = dict(run.realised.model.named_buffers()).get(path) if name.startswith("buffer.") else None
@@ -139,7 +139,7 @@ def _is_cast_table(run: CaseRun, name: str, value: torch.Tensor) -> bool:
 
 
 def _check_finite(run: CaseRun, amp: Step) -> None:
-    """Check that every tensor that is finite with manual casts is finite."""
+    """Check that every tensor that is finite with manual casts is finite in mixed precision."""
     named = amp.named()
     bad = [name for name in named if not named[name].isfinite().all()]
     if bad:
@@ -165,7 +165,7 @@ def _observe(run: CaseRun, compared: Sequence[Compared], further: Sequence[Error
         error(f"{case}/{tensor.name}", tensor.error, allowed=run.allowed(tensor), over_seeds=again)
         if tensor.name == "output.loss":  # |L_amp - L|, in units of u |L|
             ratio(f"{summary}.loss", tensor.error / u, unit="u |L|", allowed=run.allowed(tensor) / u)
-    # A share of the allowed error, since the worst of two tensors may be another one in each run, with a larger error.
+    # Relative to the allowed error: the worst tensor may differ between runs, and may then have a larger error.
     scale, plains = (
         run.where.tolerance_scale,
         [{tensor.name: tensor.plain for tensor in compared}, *(p for _, p in further)],
@@ -180,7 +180,7 @@ def _observe(run: CaseRun, compared: Sequence[Compared], further: Sequence[Error
 
 
 def _lost(prediction: Prediction) -> tuple[float, str]:
-    """Return the larger share that rounding loses of all outputs or of all gradients together, and the group's name."""
+    """Return the larger relative noise of all outputs together and of all gradients together, and the group's name."""
     exact = {name: norm(value) for name, value in prediction.exact.named().items()}
     outputs = [name for name in prediction.noise if name.startswith("output.")]
     gradients = [name for name in prediction.noise if not name.startswith(("output.", "buffer."))]
@@ -192,7 +192,7 @@ def _lost(prediction: Prediction) -> tuple[float, str]:
     return max(shares)
 
 
-#: Draws whose noise has to be within the limit, after one whose noise is not.
+#: Number of further draws whose noise has to be within the limit, after a draw whose noise is not.
 _JUDGED = 2
 
 
@@ -200,8 +200,8 @@ def _is_at_a_cliff(run: CaseRun) -> bool:
     """Return whether a case is near a discontinuity with this seed only; raises AmpFailure if with other seeds, too.
 
     At a discontinuity of the gradient (a hinge, the border between two pixels) rounding may change a whole gradient,
-    and no tolerance can be derived from the noise. A case that is near one with these values, and not with those of the
-    next seeds, is checked with those.
+    and no tolerance can be derived from the noise. A case that is near one with this seed only is checked with the next
+    seeds instead.
     """
     if run.tolerance is not None:
         return False
@@ -226,7 +226,7 @@ def _is_at_a_cliff(run: CaseRun) -> bool:
 
 
 def _check_errors(run: CaseRun, compared: Sequence[Compared]) -> None:
-    """Check that no tensor is further from exact than its noise explains, nor from float32."""
+    """Check that the error of every tensor, relative to float64 and to float32, is within the bounds from its noise."""
     bad = sorted((tensor for tensor in compared if exceeds(tensor.error, run.allowed(tensor))), key=_by_excess)
     if bad and run.tolerance is None and run.prediction.predicted is not None:
         bad = not_acquitted(run, bad)
@@ -282,7 +282,7 @@ def _check_counts(run: CaseRun, amp: Step) -> None:
 
 
 def _check_hollow(run: CaseRun, amp: Step) -> None:
-    """Check that no float32 tensor was rounded on the way unless its prediction was, as a cast's gradient may be."""
+    """Check that no float32 tensor has low-precision values only, unless its prediction does (as a cast may)."""
     dtype, predicted = run.where.precision.dtype, run.prediction.predicted if run.tolerance is None else None
     model = (predicted or run.prediction.exact).as_left()
     for name, value in amp.as_left().items():

@@ -1,6 +1,6 @@
-"""Operator calls of a run, each with the calls that made its arguments, to trace a non-finite value to its origin.
+"""Record the operator calls of a run and their data dependencies, to trace a non-finite value to its origin.
 
-Tensors are identified by their memory, so that views and saved tensors belong to the call that wrote to it.
+Tensors are identified by their memory: views and saved tensors are attributed to the call that wrote that memory.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pytest_amp.numerics.sites import Site, Sites
 _ASKED = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128)
 #: Operators that return uninitialized memory.
 _UNWRITTEN = ("aten::empty", "aten::new_empty", "aten::resize")
-#: The number of calls back within which a constant is looked for: its sum or bound, a root, a cast.
+#: Depth, in calls, to which a constant is searched for: its addition or bound, a root, a cast.
 _NEAR = 4
 
 #: The memory of a tensor: its device and its address.
@@ -30,11 +30,11 @@ _Memory: TypeAlias = tuple[torch.device, int]
 
 @dataclass(frozen=True)
 class Record:
-    """One call that made or changed tensors.
+    """Operator call that created or modified tensors.
 
-    ``number`` counts calls from 0. ``parents`` are the calls that made its arguments. ``finite`` is whether its results
-    are finite; ``cause`` is the cause if they are not, although its arguments are. ``vanished`` are constants that are
-    zero in the dtype of its result.
+    ``number`` counts calls from 0. ``parents`` are the calls that computed its arguments. ``finite`` is whether its
+    results are finite; ``cause`` is set if they are not although the arguments are. ``vanished`` are the constants that
+    underflow to zero in the dtype of the result.
     """
 
     number: int
@@ -64,7 +64,7 @@ class Lineage:
             yield
 
     def origins_of(self, tensors: Iterable[torch.Tensor]) -> list[Record]:
-        """Return the calls that made the non-finite values of ``tensors``, in order; if none is known, all."""
+        """Return the calls that caused non-finite values of ``tensors``, in order; all causes if none is known."""
         todo = [record for tensor in tensors if (record := self._record_of(tensor)) is not None]
         visited: dict[int, Record] = {}
         while todo:

@@ -1,4 +1,4 @@
-"""Location of the first module whose output differs between two runs of a case."""
+"""Locate the first module whose output differs between two runs of a case."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ __tracebackhide__ = is_usage_error
 class ModuleRuns:
     """Inputs and outputs of each submodule in a forward pass, by its name; the model is ``""``.
 
-    Modules are in the order in which they finished; ``given`` are the floating dtypes of the inputs of a module's last
-    call. ``dtypes`` are the dtypes of all of its outputs, by the names of ``named_tensors``.
+    Modules are in the order in which they finished. ``given`` are the floating-point dtypes of the inputs of a module's
+    last call, and ``dtypes`` the dtypes of all of its outputs, named as in ``named_tensors``.
     """
 
     outputs: dict[str, list[torch.Tensor]] = field(default_factory=dict)

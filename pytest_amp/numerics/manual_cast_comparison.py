@@ -1,4 +1,4 @@
-"""Comparison of a step in mixed precision with a step with manual casts, on the same device."""
+"""Compare a step in mixed precision with a step with manual casts on the same device."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __tracebackhide__ = is_usage_error
 
 
 def check_reference(run: CaseRun, amp: Step, compared: Sequence[Compared]) -> None:
-    """Check that a step is bitwise equal to manual casts', or close to it after nondeterministic reductions."""
+    """Check that a step is bitwise equal to one with manual casts, or close to it after nondeterministic reductions."""
     if run.tolerance is not None or not run.prediction.same_device:
         return
     different = frozenset(tensor.name for tensor in compared if not tensor.equal)
@@ -49,9 +49,9 @@ def median_allowed(run: CaseRun, compared: Sequence[Compared]) -> float | None:
 
 
 def check_unreplayed(run: CaseRun, amp: Step, reason: str) -> None:
-    """Compare a step whose random numbers cannot be replayed with manual casts only; warn, with the reason.
+    """Compare a step whose random numbers cannot be replayed with manual casts only, and warn with the reason.
 
-    Both steps have the same dtypes, so that their kernels draw the same numbers from one seed.
+    Both steps have the same dtypes, so their kernels draw the same random numbers from the same seed.
     """
     warnings.warn(
         NotReplayed(f"{run.case.name}: {reason}. Its values are compared with manual casts, and not with float64"),
@@ -73,8 +73,8 @@ def check_unreplayed(run: CaseRun, amp: Step, reason: str) -> None:
 def _different_bits(run: CaseRun, amp: Step, different: frozenset[str]) -> frozenset[str]:
     """Return the tensors of ``different`` that still differ bitwise from manual casts' with deterministic reductions.
 
-    On a CPU one more run decides; on an accelerator torch uses deterministic kernels, and warns of operators without
-    one.
+    On a CPU the step is run once more to decide. On an accelerator torch uses deterministic kernels, and warns about
+    operators without one.
     """
     where, prediction = run.where, run.prediction
     if not different or (where.device.kind is not DeviceKind.CPU and prediction.predicted is None):

@@ -1,4 +1,4 @@
-"""Manual casts by autocast's rules, which compute mixed precision without autocast's kernels."""
+"""Cast manually by autocast's rules, to compute mixed precision without autocast's kernels."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def rules_are_known(device_type: str) -> bool:
 def hand_cast(device_type: str, dtype: torch.dtype | None = None) -> Iterator[None]:
     """Replace autocast's kernels by manual casts by the rules of the spec inside the block.
 
-    With a ``dtype`` the block replaces an autocast region, whether or not autocast is on around it; without one it is
-    used inside a region. Nested regions (another dtype, ``enabled=False``) have the same effect as for autocast.
+    With a ``dtype`` the block replaces an autocast region, whether autocast is enabled around it or not; without a
+    ``dtype`` it is used inside a region. Nested regions (another dtype, ``enabled=False``) work as with autocast.
 
     Each call of an operator that has a rule or a registered autocast kernel is intercepted above autocast, whether a
-    Python function, a composite operator or a module calls it: its arguments are cast by the rule and it runs with
-    autocast off. An operator without a rule runs as without autocast, even if a kernel is registered; on a torch newer
-    than the spec, operators that are not in the spec are left to torch. A weight that is used twice is cast once, as by
-    autocast's cache (``cached_cast`` in aten/src/ATen/autocast_mode.cpp). Recomputation by ``torch.utils.checkpoint``
+    Python function, a composite operator or a module calls it: its arguments are cast by the rule, and it runs with
+    autocast off. An operator without a rule runs as without autocast, even if a kernel is registered; on a release
+    newer than the spec, torch handles operators that are not in the spec. A weight that is used twice is cast once, as
+    autocast does (``cached_cast`` in aten/src/ATen/autocast_mode.cpp). Recomputation by ``torch.utils.checkpoint``
     happens in the backward pass, outside the block, and is torch's own.
     """
     by_hand = _ByHand(device_type, _rules(device_type), dtype, _state(device_type))
@@ -43,7 +43,7 @@ def hand_cast(device_type: str, dtype: torch.dtype | None = None) -> Iterator[No
         yield
 
 
-#: The functions of ``torch`` that query autocast's state; the last two are older names.
+#: Functions of ``torch`` that query autocast's state; the last two are older names.
 _QUERIES = ("is_autocast_enabled", "get_autocast_dtype", "is_autocast_cpu_enabled", "get_autocast_gpu_dtype")
 
 
@@ -51,8 +51,8 @@ _QUERIES = ("is_autocast_enabled", "get_autocast_dtype", "is_autocast_cpu_enable
 def asked_for_autocast() -> Iterator[list[str]]:
     """Record the names of the queries of autocast's state that Python code makes through ``torch`` inside the block.
 
-    Entering a region makes one, as do ``custom_fwd``, ``torch.utils.checkpoint`` and some fast paths of ``torch.nn``. A
-    case that makes a query may behave differently with autocast off.
+    Entering a region queries the state, as do ``custom_fwd``, ``torch.utils.checkpoint`` and some fast paths of
+    ``torch.nn``. A case that queries it may behave differently with autocast off.
     """
     queries: list[str] = []
 
@@ -89,10 +89,10 @@ def _state(device_type: str) -> tuple[bool, torch.dtype]:
 
 @dataclass
 class _ByHand:
-    """Execution of operators by their rules.
+    """Handler that runs operators by their rules.
 
-    ``stands_for`` is the dtype of the region that the block replaces, ``around`` the state of autocast at its entry.
-    ``cache`` holds the leaf and its cast for each leaf, dtype and grad mode.
+    ``stands_for`` is the dtype of the region that the block replaces, and ``around`` the autocast state on entry.
+    ``cache`` maps a leaf's identity, dtype and grad mode to the leaf and its cast.
     """
 
     device_type: str
@@ -123,14 +123,14 @@ class _ByHand:
                 return plan.carried_out(invocation)()
 
     def _dtype(self) -> torch.dtype | None:
-        """Return the dtype of the current region, or of the replaced one; None outside of both."""
+        """Return the dtype of the current or of the replaced autocast region; None outside of both."""
         enabled, dtype = _state(self.device_type)
         if self.stands_for is not None and (enabled, dtype) == self.around:
             return self.stands_for
         return dtype if enabled else None
 
     def _cached(self, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """Cast ``tensor`` to the autocast dtype, once per region if autocast would cache the cast; others unchanged."""
+        """Cast ``tensor`` once per region if autocast would cache the cast; return it unchanged otherwise."""
         keeps = (
             torch.is_autocast_cache_enabled()
             and is_eligible(tensor, self.device_type)

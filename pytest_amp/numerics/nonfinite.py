@@ -1,7 +1,7 @@
-"""Origin of a non-finite value: the operator that makes it of finite arguments, its module, its line, and the cause.
+"""Find the origin of a non-finite value: the operator that returns it for finite arguments, and module, line and cause.
 
-After a check has found a non-finite value, a separate run looks for the origin. An operator that makes infinities in
-float32 as well, such as a mask of -inf, is not the origin unless there is no other.
+The search is a separate run, after a check has detected a non-finite value. An operator that returns infinities in
+float32 as well, such as a mask of -inf, is reported as the origin only if there is no other candidate.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ from pytest_amp.torch_private import PrivateApiGone
 
 @dataclass(frozen=True)
 class Origin:
-    """A call that makes an inf or NaN of finite arguments.
+    """Call that returns inf or NaN for finite arguments.
 
-    ``number`` counts the calls of the step from 0; ``module`` is a path, ``line`` a line of the forward pass, unless
-    the backward pass is written in Python; ``what`` happened, ``why``, and ``advice`` to change it.
+    ``number`` counts the calls of the step from 0. ``module`` is a path. ``line`` is a line of the forward pass, unless
+    the backward pass is written in Python. ``what``, ``why`` and ``advice`` describe what happened, its reason, and how
+    to prevent it.
     """
 
     number: int
@@ -57,12 +58,12 @@ class Origin:
         return f"{self.why}; take {self.advice}"
 
     def __str__(self) -> str:
-        """Return all of it in one line."""
+        """Return a description in one line."""
         return f"{self.now}: {self.likely}"
 
 
 class NotFinite(AmpFailure):
-    """Failure of a step that is not finite; ``origin`` is the operator that makes it so, None if it was not found."""
+    """Failure of a step with non-finite tensors; ``origin`` is the operator that caused them, None if unknown."""
 
     def __init__(self, what: str, origin: Origin | None) -> None:
         """Name the tensors that are not finite, and the origin if it is known."""
@@ -101,9 +102,9 @@ def origin_in_step(  # noqa: PLR0913  # keywords of one step
 
 @contextlib.contextmanager
 def refusals_are_expected() -> Iterator[None]:
-    """Suppress an exception that a model raises for non-finite values: the calls before it are sufficient.
+    """Suppress exceptions that a model raises for non-finite values, since the calls before them are sufficient.
 
-    PrivateApiGone, which is not the model's, is raised.
+    PrivateApiGone does not come from the model, and propagates.
     """
     try:
         yield
@@ -125,7 +126,7 @@ def recorded_origins(device: torch.device) -> Iterator[Origins]:
 def likely_origin(case: Case, realised: Realised, where: Conditions, loss_scale: float) -> str | None:
     """Return the origin of non-finite values of a step in mixed precision, as the likely cause of a failure.
 
-    The result is None if the step is finite when it is run again.
+    The result is None if the step is finite when it is rerun.
     """
     device = where.device.torch_device
     origin = origin_in_step(case, realised, device, where.region, seed=where.seed, loss_scale=loss_scale)
@@ -147,9 +148,9 @@ def not_finite_in_float32(case: Case, realised: Realised, where: Conditions, nam
 
 @dataclass
 class Origins:
-    """The calls of a run that make non-finite values of finite arguments, and the paths of its modules by identity.
+    """Calls of a run that return non-finite values for finite arguments, and the paths of its modules by identity.
 
-    ``certain`` is whether the results of the run are not finite, so that one of the calls is their origin.
+    ``certain`` is whether the run has non-finite results, so that one of the calls must be their origin.
     """
 
     records: list[Record]
@@ -161,9 +162,9 @@ class Origins:
         self.names = {id(module): name for name, module in model.named_modules()}
 
     def first(self, *, without: Origins | None = None) -> Origin | None:
-        """Return the first origin that ``without``, the run in float32, does not have; if it has all, the first of all.
+        """Return the first origin that does not also occur in ``without``, the run in float32.
 
-        In the latter case the result is None if the results of the run are finite.
+        If all of them occur there, return the first one, or None if the results of this run are finite.
         """
         expected = set() if without is None else {without.key(record) for record in without.records}
         unexpected = [record for record in self.records if self.key(record) not in expected]
@@ -186,7 +187,7 @@ class Origins:
         return in_words(record.site.module, self.names)
 
     def key(self, record: Record) -> tuple[object, ...]:
-        """Return a key that is equal for the same call of another run."""
+        """Return a key by which the same call is identified in another run."""
         site = record.site
         return record.operator, self.module(record), site.direction, site.node, site.line
 
@@ -201,7 +202,7 @@ def _recorded(  # noqa: PLR0913, PLR0917  # those of one step
     *,
     hidden: bool = False,
 ) -> Origins:
-    """Run one step and return its origins; none for a finite step, unless ``hidden`` requests intermediate ones."""
+    """Run one step and return its origins; a finite step has none, unless ``hidden`` requests intermediate values."""
     copied, lineage = realised.on(device), Lineage(device.type)
     copied.model.zero_grad(set_to_none=True)
     tensors: list[torch.Tensor] = []

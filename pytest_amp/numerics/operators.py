@@ -1,4 +1,4 @@
-"""The check of one operator at several sizes: result and gradients round as its rounding model at every size."""
+"""Check one operator at several sizes: its result and gradients must round as its rounding model says at every size."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ from pytest_amp.record import Observe
 from pytest_amp.rules import spec
 from pytest_amp.rules.samples import Sample, samples
 
-#: Offset of a seed for random numbers that are used only once.
+#: Seed offset for random numbers that are used only once.
 _OTHER = 1_000_003
 
 
 @dataclass(frozen=True)
 class MeasuredOperator:
-    """Measurement of one operator at one size: the excess by tensor (``result``, ``gradient.0``), and other faults.
+    """Measurement of one operator at one size: the excess by tensor (``result``, ``gradient.0``), and further faults.
 
-    ``excess`` is E(amp, exact) in units of the predicted rounding; for float32 tensors in units of the error that shows
-    that they were rounded (``oracle.sums.most_of_float32``). ``shares`` is the rounding signature.
+    ``excess`` is E(amp, exact) in units of the predicted rounding; for float32 tensors, in units of the error above
+    which they were rounded to the low dtype (``oracle.sums.most_of_float32``). ``shares`` is the rounding signature.
     """
 
     excess: Mapping[str, float]
@@ -60,8 +60,8 @@ def measure_operator(
 ) -> MeasuredOperator:
     """Run ``function`` forward and backward in mixed precision on ``arguments`` of any dtype; compare it with float64.
 
-    Gradients are those of the floating tensors among the arguments, for a random incoming gradient. A ``function`` that
-    ``has_regions`` of its own is predicted with them.
+    Gradients are computed for the floating-point arguments, with a random incoming gradient. If a ``function``
+    ``has_regions``, its prediction runs them, too.
     """
     low, device, seed = where.precision.dtype, where.device, where.seed
     case = _case_of(name, function, arguments, seed=seed)
@@ -77,8 +77,8 @@ def measure_operator(
     with observer.on(spec.expected(device.type, torch.__version__)):
         step = run_step(case, real, where.region, seed=seed)
     actual, known, model = (_tensors(result.named()) for result in (step, exact.step, predicted.step))
-    # With float32 inputs, a float32 result with low values only was rounded, even if its prediction has low values
-    # only.
+    # A float32 result of float32 inputs that has low-precision values only was rounded, even if its prediction has
+    # low-precision values only, too.
     kept_low = any(call.model.name is ModelName.RUNNING_SUM and low in call.given for call in observer.observed_calls)
     wide = any(x.dtype == torch.float32 for x in arguments) and not kept_low
     excess = {key: _excess(value, model[key], known[key], low) for key, value in actual.items()}

@@ -1,9 +1,9 @@
 """Bitwise comparison of two runs of a step, with deterministic reductions.
 
 Atomics add in a nondeterministic order. Most of torch's kernels with atomics have a deterministic variant for
-``torch.use_deterministic_algorithms``, and torch warns of operators without one (``alertNotDeterministic`` in
+``torch.use_deterministic_algorithms``, and torch warns about operators without one (``alertNotDeterministic`` in
 aten/src/ATen/Context.cpp; the list is in the documentation of ``torch.use_deterministic_algorithms``). Three equal runs
-are no proof: with few colliding updates they may be equal by chance.
+do not prove determinism: with few colliding updates they may be equal by chance.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import torch
 from pytest_amp.numerics.compare import same
 from pytest_amp.numerics.step import Step
 
-#: Part of torch's warning for an operator. The one for cuBLAS, whose workspaces matter to several streams, differs.
+#: Part of torch's warning about an operator. The warning about cuBLAS workspaces does not have it.
 _SAID = " does not have a deterministic implementation"
-#: The number of repetitions of each step, since torch may not warn of every kernel.
+#: Number of repetitions of each step, since torch may not warn about every nondeterministic kernel.
 AGAIN = 2
 
 
@@ -27,7 +27,7 @@ AGAIN = 2
 def deterministic() -> Iterator[list[str]]:
     """Use deterministic kernels inside the block; yield a list of the operators without a deterministic kernel.
 
-    The list is complete after the block. Other warnings are not shown.
+    The list is filled when the block exits. Other warnings are suppressed.
     """
     before = torch.get_deterministic_debug_mode()
     without: list[str] = []
@@ -43,15 +43,15 @@ def deterministic() -> Iterator[list[str]]:
 
 
 def same_step(a: Step, b: Step) -> bool:
-    """Return whether two steps have the same tensors, bitwise."""
+    """Return whether the tensors of two steps are bitwise equal."""
     once, again = a.named(), b.named()
     return once.keys() == again.keys() and all(same(once[name], again[name]) for name in once)
 
 
 def different_bits(actual: Callable[[], Step], known: Callable[[], Step]) -> frozenset[str] | None:
-    """Return the tensors that differ between two steps with deterministic reductions; None if an operator has none.
+    """Return the names of the tensors that differ bitwise between two steps with deterministic kernels.
 
-    The result is None, too, if a step does not reproduce its own bits.
+    The result is None if an operator has no deterministic kernel, or if repeating a step does not reproduce it bitwise.
     """
     with deterministic() as without:
         first, second = actual(), known()

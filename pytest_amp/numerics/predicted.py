@@ -1,4 +1,4 @@
-"""Checks against the rounding oracle's prediction: each tensor, and each operator of the step."""
+"""Compare each tensor, and each operator of the step, with the rounding oracle's prediction."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __tracebackhide__ = is_usage_error
 
 
 def check_operators(case: Case, where: Conditions, calls: Sequence[ObservedCall], observe: Observe) -> None:
-    """Check that each operator of a real step, on its real inputs, rounds as its model; see ``oracle.verdict``."""
+    """Check that each operator of a real step, on its real inputs, rounds as its model says; see ``oracle.verdict``."""
     low = where.precision.dtype
     trace = trace_of(case.name, calls, where.device.type)
     shares = trace.signatures()
@@ -92,7 +92,7 @@ def first_fault(faults: Sequence[verdict.Fault]) -> str:
 
 
 def rounds_by_itself(case: Case, realised: Realised, where: Conditions) -> bool:
-    """Return whether the model computes in a low dtype without autocast: its step then does not measure float32."""
+    """Return whether the model uses a low dtype even without autocast, so that its step does not measure float32."""
     low = where.precision.dtype
     try:
         calls = observed_step(case, where.device, low, seed=where.seed, autocast=False, realised=realised)

@@ -1,7 +1,7 @@
-"""Prediction of a case in mixed precision: the exact values, and the error that rounding should make.
+"""Predict a case in mixed precision: its exact values, and the error that rounding should cause.
 
-``predict`` is the one place that decides on the method: the rounding oracle, for devices on which its models were
-compared with the kernels (``ORACLE``), and a run of the case with manual casts on the same device.
+``predict`` alone selects the method: the rounding oracle, on device types whose kernels were compared with its models
+(``ORACLE``), and a run of the case with manual casts on the same device.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ ORACLE = frozenset({"cpu", "cuda"})
 
 @dataclass(frozen=True)
 class Prediction:
-    """Prediction by tensor (names of ``Step.named``): ``exact`` in float64; ``reference`` with manual casts.
+    """Predicted values of each tensor (names of ``Step.named``): ``exact`` in float64, ``reference`` by manual casts.
 
-    ``noise[name]`` is the error that mixed precision should have: E(predicted, exact), where ``predicted`` is the
-    rounding oracle's, else E(reference, exact). It is the larger of both if the step has ``unmodelled`` operators, and
-    for fewer elements than ``tolerance.ENOUGH``, whose errors may be small by chance (of two independent draws, the
-    first is more than twice the second in 3 of 10). It is relative to ``sizes[name]``: the exact tensor's norm or, if
-    that vanishes relative to the gradient as a whole, the average norm of a tensor with as many elements.
+    ``noise[name]`` is the error that mixed precision should have: E(predicted, exact) if the rounding oracle has a
+    prediction, otherwise E(reference, exact). The larger of both is used if the step has ``unmodelled`` operators, or
+    for tensors with fewer elements than ``tolerance.ENOUGH``, whose errors may be small by chance (of two independent
+    draws, the first is more than twice the second in 3 of 10). Errors are relative to ``sizes[name]``: the norm of the
+    exact tensor or, if that is negligible relative to the whole gradient, the average norm of a tensor of its size.
 
     ``loss_scale`` is the loss scale of the reference. ``same_device`` is whether the reference ran on the device
     itself, ``region`` the region in which it ran.
@@ -74,12 +74,12 @@ class Prediction:
 def predict(case: Case, realised: Realised, device: Device, precision: Precision, *, seed: int) -> Prediction:
     """Run ``realised`` in float64 and, with manual casts, in mixed precision.
 
-    Autocast is on during manual casts, for models that query its state, as ``custom_fwd``, checkpoints, recurrent
-    layers and extensions do; its kernels are not reached. On a device type whose rules are not in the spec, the
-    reference runs on the CPU by the CPU's rules: its noise is then that of the format, and bitwise equality is not
-    checked. In fp16 the loss is scaled by the largest power of two, from 65536 down in steps of 4, with which the
-    reference's gradients are finite. Raises AmpFailure if the case does not run in float64, or is not finite at any
-    scale.
+    Autocast is enabled during manual casts, for models that query its state, as ``custom_fwd``, checkpoints, recurrent
+    layers and extensions do; its kernels are not called. If the spec has no rules for the device type, the reference
+    runs on the CPU by the CPU's rules: its noise is then that of the format, and bitwise equality is not checked.
+
+    In fp16 the loss scale is the largest power of two, from 65536 down in steps of 4, for which the reference's
+    gradients are finite. Raises AmpFailure if the case does not run in float64, or is not finite at any scale.
     """
     same_device = rules_are_known(device.type)
     exact = exact_step(case, realised, device, seed=seed)
@@ -123,9 +123,9 @@ def exact_step(case: Case, realised: Realised, device: Device, *, seed: int) -> 
 
 
 def _without_oracle(case: Case, realised: Realised, device: Device, lost: AmpFailure, *, seed: int) -> Step:
-    """Run the step of a model that the oracle cannot follow, in float64 or, if that fails, in float32.
+    """Run the step of a model that the oracle does not support, in float64 or, if that fails, in float32.
 
-    Raises ``lost`` for a model that runs in neither.
+    Raises ``lost`` if the model runs in neither.
     """
     receive(lost)
     try:
@@ -139,7 +139,7 @@ def _without_oracle(case: Case, realised: Realised, device: Device, lost: AmpFai
 
 
 def step_errors(step: Step, known: Step, exact: Step) -> dict[str, float]:
-    """Return E(step, known) of each floating or complex tensor that all have, relative to a prediction's sizes."""
+    """Return E(step, known) of each floating or complex tensor that all three steps have, relative to ``exact``."""
     errors = _errors(step, known, _sizes(exact))
     return {name: errors[name] for name, value in exact.named().items() if name in errors and is_inexact(value)}
 
@@ -151,13 +151,13 @@ def _errors(step: Step, exact: Step, sizes: Mapping[str, float]) -> dict[str, fl
 
 
 def reference_step(case: Case, realised: Realised, device: Device, precision: Precision, *, seed: int) -> Step:
-    """Run the step with manual casts, at the loss scale that it needs."""
+    """Run the step with manual casts, at the largest loss scale with finite gradients."""
     where = device if rules_are_known(device.type) else find_device("cpu")
     return _ByHand(case, realised, where, precision, seed).step()[0]
 
 
 def _in_float64(case: Case, realised: Realised, device: Device, *, seed: int) -> Step:
-    """Run the step in float64, on ``device`` if it has float64, else on the CPU."""
+    """Run the step in float64, on ``device`` if it supports float64, else on the CPU."""
     where = device.torch_device if _has_float64(device) else torch.device("cpu")
     try:
         return run_step(case, realised.on(where, torch.float64), _float64_default, seed=seed)
@@ -176,7 +176,7 @@ def _in_float64(case: Case, realised: Realised, device: Device, *, seed: int) ->
 def _has_float64(device: Device) -> bool:
     try:
         torch.ones(1, dtype=torch.float64, device=device.torch_device)
-    except (RuntimeError, TypeError):  # Metal has none
+    except (RuntimeError, TypeError):  # Metal does not support float64
         return False
     return True
 
@@ -268,5 +268,5 @@ def _sizes(exact: Step) -> dict[str, float]:
     return sizes
 
 
-#: A gradient this much smaller than the average is cancellation error: float64 keeps 2**-53.
+#: A gradient this much smaller than the average is cancellation error: the roundoff of float64 is 2**-53.
 VANISHING = 2.0**-40

@@ -1,8 +1,8 @@
-"""The check that low precision changes only the rounding of a model, and not the function that its program computes.
+"""Check that low precision changes only the rounding of a model, not the function that its Python code computes.
 
-A prediction runs the model's own Python on virtual dtypes. A wrong branch for low-precision tensors is part of the
-prediction, too, and its error would count as noise. Therefore the same program runs once more on virtual dtypes without
-any rounding: every value is then float64's, unless the program computes something else in low precision.
+A prediction runs the model's own Python code on virtual dtypes. If that takes a wrong branch for low-precision tensors,
+the prediction does, too, and the error would count as noise. Therefore the same code runs once more on virtual dtypes
+without any rounding. All values are then equal to float64's, unless the code computes something else in low precision.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from pytest_amp.record import Observe
 
 __tracebackhide__ = is_usage_error
 
-#: Operators that cast or copy values, of parameters as well.
+#: Operators that cast or copy values, including those of parameters.
 _COPIES = frozenset({"aten::_to_copy", "aten::copy_", "aten::clone", "aten::detach"})
-#: float64 keeps 2**-53; a longer sum in another order loses a few bits of it.
+#: float64 has a roundoff of 2**-53; a long sum in another order loses a few bits more.
 _NOTHING = 2.0**-40
 
 
@@ -57,7 +57,7 @@ def check_program(run: CaseRun, observe: Observe) -> None:
     limits = {}
     for name, value in exact.named().items():
         if name in own_error and value.numel():
-            few = value.numel() < tolerance.ENOUGH  # a single draw of a few errors may be small by chance
+            few = value.numel() < tolerance.ENOUGH  # a single draw of few errors may be small by chance
             noise = max(by_rounding[name], by_casts[name]) if few else by_rounding[name]
             limits[name] = tolerance.allowed(noise, value.numel(), u) * run.where.tolerance_scale
     bad = sorted((name for name in limits if exceeds(own_error[name], limits[name])), key=lambda name: -own_error[name])
@@ -70,7 +70,7 @@ def check_program(run: CaseRun, observe: Observe) -> None:
 
 
 def _without_rounding(run: CaseRun, region: Region, calls: _Calls | None = None) -> Step | None:
-    """Run the step in ``region`` on virtual dtypes without rounding; None where the oracle cannot follow it."""
+    """Run the step in ``region`` on virtual dtypes without rounding; return None if the oracle does not support it."""
     device = run.where.device
     predictor = oracle.Predictor(device.type, rounds=False, notice=None if calls is None else calls.notice)
     realised, scale = run.realised.on(device.torch_device), run.prediction.loss_scale
@@ -85,9 +85,9 @@ def _without_rounding(run: CaseRun, region: Region, calls: _Calls | None = None)
 
 @dataclass(frozen=True)
 class _Call:
-    """A call that computes: its place in words, its line, and the sum of its first result's absolute values, rounded.
+    """Call that computes values: its place as text, its line, and the rounded sum of its first result's magnitudes.
 
-    Nine digits of the sum distinguish results, and do not depend on the order of a float64 sum.
+    Nine digits of this sum distinguish results, and do not depend on the order of summation in float64.
     """
 
     place: str
@@ -105,13 +105,13 @@ class _Calls:
 
     @contextlib.contextmanager
     def followed(self, model: torch.nn.Module) -> Iterator[None]:
-        """Follow inside the block which module of ``model`` runs."""
+        """Track which module of ``model`` is running inside the block."""
         self.names.update({id(module): name for name, module in model.named_modules()})
         with self._sites.followed():
             yield
 
     def notice(self, call: torch_private.Dispatched, result: object) -> None:
-        """Record one call, unless it only passes on the values of its arguments."""
+        """Record one call, unless it only copies, casts or views its arguments."""
         site = self._sites.here()
         if call.overload.name() in _COPIES or torch_private.aliasing_of(call.overload).views:
             return

@@ -1,4 +1,4 @@
-"""Models and batches for the steps of a check, with the random numbers that all of its steps share."""
+"""Build models and batches for the steps of a check, with the random numbers that all of its steps share."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def realise(case: Case, where: Conditions, *, seed: int | None = None) -> Realis
 def realise_beside_float32(case: Case, where: Conditions) -> tuple[Realised, Step]:
     """Build the model and the batch of a case, with its recorded draws, and run its step in float32.
 
-    On a CPU, a case whose float32 step draws no random numbers is not recorded, and a float32 step that has drawn the
-    recorded numbers by itself is not run again. Raises as ``realise`` does.
+    On a CPU, a case whose float32 step draws no random numbers is not recorded. A float32 step that drew the recorded
+    numbers by itself is not run again. Raises the exceptions of ``realise``.
     """
     device = where.device.torch_device
     draws, fp32 = Draws(), None

@@ -1,4 +1,4 @@
-"""Likely cause of an error that a case raises in mixed precision, from its message, its traceback and the model."""
+"""Infer the likely cause of an error in mixed precision from its message, its traceback and the model."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PACKAGE = str(Path(__file__).parent.parent)
 
 
 def low_parameters(model: torch.nn.Module) -> str | None:
-    """List the low-precision parameters and buffers of a model as text; None if there are none."""
+    """Return text that lists the low-precision parameters and buffers of a model; None if there are none."""
     named = (*model.named_parameters(), *model.named_buffers())
     low = [f"{name} is {dtype_name(value.dtype)}" for name, value in named if value.dtype in _LOW]
     if not low:
@@ -74,7 +74,7 @@ def _likely_of_dtypes(frames: traceback.StackSummary, model: torch.nn.Module) ->
 
 
 def _there(error: BaseException) -> str:
-    """List the dtypes of the named tensors in the project's innermost function, if there are several dtypes."""
+    """List the dtypes of the local tensors in the innermost function of user code, if they differ."""
     dtypes: dict[str, torch.dtype] = {}
     for frame, _ in traceback.walk_tb(error.__traceback__):
         if not frame.f_code.co_filename.startswith((_TORCH, _PACKAGE)):
@@ -86,7 +86,7 @@ def _there(error: BaseException) -> str:
 
 
 def _is_own(frames: traceback.StackSummary) -> bool:
-    """Return whether the project's own code has raised, and not an operator that it called."""
+    """Return whether user code itself raised the error, rather than an operator that it called."""
     if not frames or frames[-1].filename.startswith((_TORCH, _PACKAGE)):
         return False
     statement = (frames[-1].line or "").strip()

@@ -1,4 +1,4 @@
-"""Checks that a step reproduces its values: a difference between two runs would count as rounding."""
+"""Check that a step reproduces its values, since a difference between two runs would count as rounding."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pytest_amp.numerics.step import Step, run_wide
 
 __tracebackhide__ = is_usage_error
 
-#: The largest relative difference of two runs of a float32 step that differ only in the order of sums.
+#: Largest relative difference between two runs of a float32 step that differ only in the order of summation.
 _REPEATED = 1e-3
 _UNSEEDED = f"two runs of the step in float32 differ: {UNSEEDED}"
 
@@ -27,10 +27,10 @@ def unseeded(case: Case, realised: Realised, fp32: Step, where: Conditions) -> s
 
 
 def expect_repeatable(case: Case, realised: Realised, fp32: Step, where: Conditions) -> None:
-    """Raise AmpFailure if a step in float32 does not reproduce its values: no tolerance can be derived from its errors.
+    """Raise AmpFailure if a float32 step is not reproducible, since no tolerance can be derived from its errors.
 
-    Outputs and buffers are compared one by one, gradients together: a gradient that vanishes depends on the order of
-    sums.
+    Outputs and buffers are compared individually, but gradients together, since a gradient that is nearly zero depends
+    on the order of summation.
     """
     once, again = _floating(fp32), _again(case, realised, where)
     single = [name for name in once if name.startswith(("output.", "buffer."))]
@@ -53,6 +53,6 @@ def _floating(step: Step) -> dict[str, torch.Tensor]:
 
 
 def _apart(names: Collection[str], once: Mapping[str, torch.Tensor], again: Mapping[str, torch.Tensor]) -> bool:
-    """Return whether the tensors, taken together, differ by more than the order of sums explains."""
+    """Return whether the tensors together differ by more than the order of summation explains."""
     moved = math.hypot(*(norm(once[name] - again[name]) for name in names))
     return moved > _REPEATED * math.hypot(*(norm(once[name]) for name in names))

@@ -1,4 +1,4 @@
-"""An operator's error in units of one rounding, which shows that it accumulates in float32 and rounds once."""
+"""Measure an operator's error in units of one rounding, to show that it accumulates in float32 and rounds once."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from pytest_amp.numerics.errors import relative_error
 from pytest_amp.precision.float32 import float32_precision
 from pytest_amp.record import Observe
 
-#: Float32 sums in another order flip the rounding of a few results: measured,
-#: 0.5 % of the elements and 0.001 of one rounding.
+#: Float32 sums in another order flip the rounding of a few results. Measured:
+#: 0.5 % of the elements, and 0.001 of one rounding.
 MARGIN = 1.1
 
 
@@ -41,8 +41,8 @@ def measure_roundings(
 ) -> Roundings:
     """Measure the error of ``function`` in mixed precision on float32 ``arguments``, relative to float64.
 
-    The exact values are computed from the arguments rounded to the low dtype, as autocast casts them, so that the error
-    is the operator's own. The incoming gradient is random, with values of the low dtype.
+    The exact values are computed from the arguments rounded to the low dtype, as autocast casts them, so that only the
+    operator's error is measured. The incoming gradient is random, with values of the low dtype.
     """
     dtype, device = where.precision.dtype, where.device.torch_device
     rounded = [_leaf(argument.to(dtype).to(torch.float64)) for argument in arguments]
@@ -108,8 +108,8 @@ def known(operator: str, where: Conditions) -> KnownRounding:
 def check_reduction(operator: str, short: Roundings, long: Roundings, where: Conditions, observe: Observe) -> None:
     """Compare the errors of ``operator`` in a short and in a long reduction with its known error.
 
-    Raises AmpFailure if either is larger: sums in float32 round once, however long they are, while the error of sums
-    that are rounded on the way grows at least with the square root of their length.
+    Raises AmpFailure if either is larger. A sum in float32 is rounded once, however long it is. The error of a sum in
+    the low dtype grows at least with the square root of its length.
     """
     data = known(operator, where)
     for direction, few, many, limit in (

@@ -1,4 +1,4 @@
-"""Errors that a project's own code raises inside a check, reported in one form with the project's own line."""
+"""Report errors that user code raises inside a check in one form, with the line of user code."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from pytest_amp.numerics.step import run_step, run_wide
 
 __tracebackhide__ = is_usage_error
 
-#: Modules whose errors are the compiler's: their tracebacks are more useful than one line.
+#: Modules of the compiler: the tracebacks of its errors are more useful than a single line.
 _COMPILER = "torch._dynamo", "torch._inductor", "torch._functorch"
 
 
-# No generators with contextlib.contextmanager: pytest would show contextlib's frame, which cannot be hidden here.
+# These are classes: pytest would show contextlib's frame of a generator-based one, which cannot be hidden here.
 @dataclass(frozen=True)
 class ToldOf:
     """Attribute an error inside the block to ``case``, or to the other code that a test passes to a check.
 
-    Raises DoesNotRun if a step of the case alone raises in mixed precision and in float32, AmpFailure if it raises in
-    mixed precision only. If the step runs, an error that has passed through the project's code becomes an AmpFailure,
-    too; an error of torch, of its compiler or of the check is raised unchanged, as are refusals and pytest's exceptions
-    that end or skip a test.
+    On an error, a step of the case alone is run. Raises DoesNotRun if it fails in mixed precision and in float32, and
+    AmpFailure if it fails in mixed precision only. If the step runs, an error raised through user code becomes an
+    AmpFailure, too. An error of torch, of its compiler or of the check propagates unchanged, as do usage errors and
+    pytest's exceptions that end or skip a test.
     """
 
     case: Case
@@ -42,7 +42,7 @@ class ToldOf:
             return
         realised = self.case.realise(seed=self.where.seed)
         if "ScriptModule" in in_one_line(raised) or type(raised).__module__.startswith("torch._dynamo"):
-            expect_python(realised.model, case=self.case.name)  # the words of these say little of the check
+            expect_python(realised.model, case=self.case.name)  # these errors say little about the check
         device = self.where.device.torch_device
         try:
             with runs_under(self.case, self.where):
@@ -65,7 +65,7 @@ class ToldOf:
 
 @dataclass(frozen=True)
 class ToldOfFunction:
-    """Turn an error of a function that a test passes in place of a case into an AmpFailure."""
+    """Convert an error of a function that a test passes in place of a case to an AmpFailure."""
 
     name: str
 
@@ -75,7 +75,7 @@ class ToldOfFunction:
     def __exit__(
         self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Report an error that has passed through the project's code."""
+        """Report an error that was raised through user code."""
         if raised is None or trace is None or passes(raised) or not _is_of_project(raised, trace):
             return
         raise failure_of(
@@ -84,6 +84,6 @@ class ToldOfFunction:
 
 
 def _is_of_project(raised: BaseException, trace: TracebackType) -> bool:
-    """Return whether an error has passed through a frame of the project below the frame with the block."""
+    """Return whether the traceback of an error has a frame of user code inside the block."""
     below = trace.tb_next
     return bool(own_frames(raised, below)) if below is not None else False

@@ -1,4 +1,4 @@
-"""Site of an operator call: its module, its pass, and the line of the user's program."""
+"""Site of an operator call: its module, its pass, and the line of user code."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Site:
 
 @contextlib.contextmanager
 def followed_modules(running: list[torch.nn.Module]) -> Iterator[None]:
-    """Keep the modules that run inside the block in ``running``, the innermost last."""
+    """Maintain the stack ``running`` of the modules that are running inside the block, innermost last."""
 
     def enter(module: torch.nn.Module, _inputs: object) -> None:
         running.append(module)
@@ -47,8 +47,8 @@ def followed_modules(running: list[torch.nn.Module]) -> Iterator[None]:
 class Sites:
     """Tracker of the running modules, including a training step's model, which is not known before it runs.
 
-    A call of the backward pass belongs to the call of the forward pass that created its autograd node; nodes are
-    numbered in the order of their creation.
+    A backward call is attributed to the forward call that created its autograd node; nodes have sequence numbers in the
+    order of their creation.
     """
 
     _modules: list[torch.nn.Module] = field(default_factory=list)
@@ -62,7 +62,7 @@ class Sites:
             yield
 
     def here(self) -> Site:
-        """Return the site of the current call; to be called for each call."""
+        """Return the site of the current call. Must be called for every call."""
         node = torch_private.current_node()
         module = self._modules[-1] if self._modules else None
         if node is None or module is not None:
@@ -73,7 +73,7 @@ class Sites:
                 self._sites.append(site)
             return site
         line = calling_line(backward=True)
-        # The call that created a node is the first after which the next node has a larger number.
+        # A node was created by the first call after which the next sequence number is larger.
         index = bisect.bisect_right(self._numbers, torch_private.number_of(node))
         if hasattr(node, "variable") or index == len(self._sites):
             return Site(None, Direction.BACKWARD, None, line)
@@ -82,7 +82,7 @@ class Sites:
 
 
 def in_words(module: torch.nn.Module | None, names: Mapping[int, str]) -> str:
-    """Return the name of a module in failures: its path, which ``names`` has by identity, and its type."""
+    """Return the name of a module in failures: its path, from ``names`` by identity, and its type."""
     if module is None:
         return "the loss"
     return f"{names.get(id(module)) or 'the model'} ({type(module).__name__})"

@@ -1,4 +1,4 @@
-"""The errors of a case over seeds, from which a comparison with an earlier run estimates chance."""
+"""Measure the errors of a case over several seeds, by which a comparison with an earlier run accounts for chance."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from pytest_amp.numerics.step import Step, run_wide
 
 __tracebackhide__ = is_usage_error
 
-#: E(amp, exact) and E(amp, fp32), each by tensor.
+#: E(amp, exact) by tensor, and E(amp, fp32) by tensor.
 Errors = tuple[dict[str, float], dict[str, float]]
 
 
 def other_draws(case: Case, where: Conditions, step: Callable[[int], Step]) -> list[Errors]:
-    """Measure the errors of ``case`` with the values of the ``where.draws - 1`` seeds after the run's own.
+    """Measure the errors of ``case`` with the ``where.draws - 1`` seeds that follow the seed of the run.
 
-    ``step(seed)`` runs the case in mixed precision. The result is empty if the case does not run, or has no float64,
-    with one of the seeds.
+    ``step(seed)`` runs the case in mixed precision. The result is empty if, with any seed, the case does not run or has
+    no float64 reference.
     """
     try:
         return [*_drawn(case, where, step)]
@@ -42,7 +42,7 @@ def _drawn(case: Case, where: Conditions, step: Callable[[int], Step]) -> Iterat
 
 
 def over_seeds(drawn: Iterable[float | None]) -> tuple[float, ...] | None:
-    """Return one error by seed; None if there are no seeds, or if one has no finite error."""
+    """Return the error of each seed; None if there are no seeds, or if an error is not finite."""
     values = [math.inf if value is None else value for value in drawn]
     return tuple(values) if values and all(map(math.isfinite, values)) else None
 

@@ -31,7 +31,7 @@ __tracebackhide__ = is_usage_error
 
 @dataclass
 class StepCount:
-    """Number of steps, each one forward and backward pass on real or virtual tensors."""
+    """Number of steps: forward and backward passes on real or virtual tensors."""
 
     steps: int = 0
 
@@ -50,7 +50,7 @@ def counted() -> Iterator[StepCount]:
         _COUNTS.remove(count)
 
 
-#: A function that makes the scope of a forward pass: a region of autocast, of manual casts, or none.
+#: Function that returns the context of a forward pass: a region of autocast, of manual casts, or none.
 Region = Callable[[], AbstractContextManager[object]]
 
 
@@ -77,7 +77,7 @@ class Step:
         return self._named(self.loss_scale)
 
     def as_left(self) -> dict[str, torch.Tensor]:
-        """Return all tensors as ``named``, with gradients as backward left them, scaled against underflow."""
+        """Return all tensors as ``named`` does, but with scaled gradients, as the backward pass computed them."""
         return self._named(1.0)
 
     def _named(self, scale: float) -> dict[str, torch.Tensor]:
@@ -117,7 +117,7 @@ def run_step(  # noqa: PLR0913  # keywords of one step
             outputs = case.loss(model, batch)
         loss = loss_of(outputs)
         expect_graph(loss, case=case.name)
-        # As GradScaler does: the scaled loss of a low-precision loss is float32.
+        # As in GradScaler, the scaled loss is float32 if the loss is low-precision.
         torch.autograd.backward(loss.to(torch.promote_types(loss.dtype, torch.float32)) * loss_scale)
     return Step(
         outputs={name: dense(value.detach()) for name, value in outputs_by_name(outputs).items()},
@@ -129,7 +129,7 @@ def run_step(  # noqa: PLR0913  # keywords of one step
 
 
 class DoesNotRun(AmpFailure):
-    """Failure of a case whose own step raises without autocast, with the exception's message."""
+    """Failure of a case whose step raises an exception even without autocast."""
 
 
 def does_not_run(case: Case, error: Exception, model: torch.nn.Module | None = None) -> DoesNotRun:
@@ -149,7 +149,7 @@ def does_not_run(case: Case, error: Exception, model: torch.nn.Module | None = N
 def run_wide(case: Case, realised: Realised, *, seed: int) -> Step:
     """Run the step without autocast, or on a wider copy if the case runs only inside a region.
 
-    Raises DoesNotRun, which names the user's own line.
+    Raises DoesNotRun, which names the line of user code.
     """
     try:
         return run_step(case, realised, contextlib.nullcontext, seed=seed)

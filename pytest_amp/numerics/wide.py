@@ -1,4 +1,4 @@
-"""Replacement without autocast of a case that runs only inside a region."""
+"""Replace a case that runs only inside an autocast region by one that runs without autocast."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ __tracebackhide__ = is_usage_error
 
 @dataclass(frozen=True)
 class Plain:
-    """The case that runs without autocast; None if none does, and manual casts are the only reference.
+    """Case that runs without autocast, or None if there is none and manual casts are the only reference.
 
-    ``note`` describes the replacement of the case; None if it is the case itself.
+    ``note`` describes the replacement; it is None for the original case.
     """
 
     case: Case | None
@@ -35,7 +35,7 @@ def without_region(case: Case, where: Conditions) -> Plain:
     error = _refusal(case, where, contextlib.nullcontext)
     if error is None:
         return Plain(case)
-    # The failure is constructed only where it is raised: one that is not raised would stay on the account.
+    # Construct the failure only where it is raised: one that is never raised would remain on record.
     if _refusal(case, where, where.region) is not None:
         raise does_not_run(case, error)
     refused = f"{case.name} does not run in float32, without autocast: {in_one_line(error)}"
@@ -48,7 +48,7 @@ def without_region(case: Case, where: Conditions) -> Plain:
 
 
 def _refusal(case: Case, where: Conditions, region: Region) -> Exception | None:
-    """Return the exception of a step of the case inside ``region``; None if it runs."""
+    """Return the exception that a step of the case raises inside ``region``; None if it runs."""
     realised = case.realise(seed=where.seed).on(where.device.torch_device)
     try:
         run_step(case, realised, region, seed=where.seed)

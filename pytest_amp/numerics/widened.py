@@ -1,4 +1,4 @@
-"""Copies of a case in a wider dtype, for a model with low-precision tensors that runs only inside a region."""
+"""Copy a case to a wider dtype, for a model with low-precision tensors that runs only inside an autocast region."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def widened(case: Case) -> Case:
 def float64_in_region(device_type: str) -> Iterator[None]:
     """Enter a region for a float64 copy, which autocast does not cast; new tensors are float64, too.
 
-    ``is_eligible`` in aten/src/ATen/autocast_mode.h excludes float64, so that a model that queries autocast finds the
-    region on, and nothing is cast.
+    ``is_eligible`` in aten/src/ATen/autocast_mode.h excludes float64. A model that queries autocast's state finds it
+    enabled, but nothing is cast.
     """
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)

@@ -23,7 +23,7 @@ SPEC_FILE = "pytest_amp/rules/spec.toml"
 class RuleName(enum.Enum):
     """PyTorch's names of autocast's rules: ``CastPolicy`` in ``aten/src/ATen/autocast_mode.h``.
 
-    An operator with ``BANNED`` is refused, an operator with ``NONE`` runs as without autocast.
+    A ``BANNED`` operator raises an error under autocast; a ``NONE`` operator runs as it does without autocast.
     """
 
     LOWER_PRECISION_FP = "lower_precision_fp"
@@ -36,7 +36,7 @@ class RuleName(enum.Enum):
 
 
 class Coverage(enum.Enum):
-    """Coverage of a device type on a torch release by the data."""
+    """Coverage of a device type and a torch release by the spec."""
 
     COVERED = "covered"
     NEWER = "newer"
@@ -47,10 +47,10 @@ class Coverage(enum.Enum):
 class Rule:
     """The rule of one overload on one device type.
 
-    ``since`` and ``until`` are the first and the last release (``2.12``) that has it; None means since the device
-    type's first rules, and up to now. ``dtype`` is the target of lower_precision_fp if it is not the autocast dtype.
-    ``own_kernel`` says why the kernel is not a CastPolicy wrapper, ``may_be_absent`` which builds have it; both are
-    None for most operators.
+    ``since`` and ``until`` are the first and the last release that have the rule, such as ``2.12``; None means from the
+    device type's first rules on, and up to now. ``dtype`` is the target of lower_precision_fp if it is not the autocast
+    dtype. ``own_kernel`` explains why the kernel is not a CastPolicy wrapper, and ``may_be_absent`` states which builds
+    have it; both are None for most operators.
     """
 
     name: RuleName
@@ -68,12 +68,12 @@ class Rule:
 
 @dataclass(frozen=True)
 class Spec:
-    """All the data: the covered releases, the first release with autocast for each device type, and the rules.
+    """Contents of a spec file: covered releases, the first release with autocast for each device type, and rules.
 
     ``device_types[name]`` is the first covered release in which that device type has autocast, None if all of them have
     it; ``introduced[name]`` is the release that introduced it, as text for readers. ``rules[device_type][overload]``
-    are the successive rules, newest last. ``left_out`` is the reason by device type for which torch has autocast
-    kernels and the data has no rules.
+    are the successive rules, newest last. ``left_out`` maps each device type that has autocast kernels in torch, but no
+    rules in the spec, to the reason.
     """
 
     first: str
@@ -84,9 +84,9 @@ class Spec:
     left_out: Mapping[str, str] = field(default_factory=dict)
 
     def coverage(self, device_type: str, torch_version: str) -> Coverage:
-        """Return whether the data covers ``device_type`` on ``torch_version``. Raises ValueError for an older torch.
+        """Return the coverage of ``device_type`` on ``torch_version``. Raises ValueError for an older release.
 
-        Only the base release counts: ``2.13.0+cu130`` and ``2.14.0.dev20260101`` are 2.13 and 2.14.
+        Only the base release matters: ``2.13.0+cu130`` and ``2.14.0.dev20260101`` are 2.13 and 2.14.
         """
         release = release_of(torch_version)
         if device_type not in self.device_types:
@@ -99,8 +99,8 @@ class Spec:
     def expected(self, device_type: str, torch_version: str) -> dict[str, Rule]:
         """Return the rule of each overload (``aten::softmax.int``) that has an autocast kernel on ``device_type``.
 
-        For a torch newer than the data these are the rules of the last covered release. The result is empty for an
-        unknown device type. Raises ValueError for an older torch.
+        For a release newer than the spec these are the rules of the last covered release. The result is empty for an
+        unknown device type. Raises ValueError for an older release.
         """
         if self.coverage(device_type, torch_version) is Coverage.UNKNOWN_DEVICE:
             return {}
@@ -147,7 +147,7 @@ def coverage(device_type: str, torch_version: str) -> Coverage:
     return _spec_of(device_type).coverage(device_type, torch_version)
 
 
-#: Fields of a rule, a row and a group besides the rule's name.
+#: Optional fields of a rule, of an operator's row and of a group.
 _BOUNDS = ("since", "until")
 _FIELDS = (*_BOUNDS, "dtype", "source", "own_kernel", "may_be_absent")
 

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 def scaled_product(
     a: torch.Tensor, b: torch.Tensor, scales: tuple[torch.Tensor, torch.Tensor], dtype: torch.dtype
 ) -> torch.Tensor:
-    """Compute ``a @ b`` of float8 matrices times both float32 ``scales``; PrivateApiGone without _scaled_mm.
+    """Compute ``a @ b`` of float8 matrices, multiplied by both float32 ``scales``.
 
-    The result has ``dtype``; ``b`` is stored by columns. Raises NotImplementedError where the back end has no such
-    products.
+    The result has ``dtype``; ``b`` is column-major. Raises PrivateApiGone if torch has no ``_scaled_mm``, and
+    NotImplementedError if the back end does not implement it.
     """
     import torch
 

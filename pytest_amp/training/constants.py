@@ -1,4 +1,4 @@
-"""Constants of a training, parameters without a gradient and unwritten buffers, which may have a low dtype."""
+"""Constants of a training run, which may have a low dtype: frozen parameters, and buffers that are never written."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from pytest_amp.torch_private import written_memory
 from pytest_amp.training.state import Rounded
 from pytest_amp.training.trajectory import Setup, TrainingIteration, run
 
-#: Number of steps that are examined operator by operator. A write in a later one is detected by the changed value.
+#: Number of steps whose operators are watched for writes. A write in a later step is detected by the changed value.
 _WATCHED = 2
 
 
 @dataclass
 class Constants:
-    """Constant tensors of a training, determined in a run of its own if a run has frozen low-precision ones.
+    """Constant tensors of a training run, determined by a separate run once a frozen tensor is low-precision.
 
-    Values alone do not suffice: an average of weights in bf16, whose updates all round away, is unchanged, too.
+    Comparing values does not suffice: a bf16 average of weights whose updates all round away does not change, either.
     """
 
     setup: Setup
 
     def __post_init__(self) -> None:
-        """Defer the run until a frozen tensor is low-precision."""
+        """Defer the separate run until a frozen tensor is low-precision."""
         self._values: dict[str, torch.Tensor] | None = None
 
     def without(self, rounded: Iterable[Rounded], iteration: TrainingIteration) -> list[Rounded]:
-        """Return those of ``rounded``, tensors of the model, that are trained or change."""
+        """Return ``rounded``, low-precision tensors of the model, without its constants."""
         tensors = _frozen(iteration.model)
         return [entry for entry in rounded if entry.name not in tensors or not self._is_constant(entry.name, iteration)]
 
@@ -42,13 +42,13 @@ class Constants:
 
 
 def _frozen(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Return the floating tensors of the model that no gradient reaches, by name."""
+    """Return the model's floating-point parameters and buffers that do not require a gradient, by name."""
     named = [*model.named_parameters(), *model.named_buffers()]
     return {name: value.detach() for name, value in named if value.is_floating_point() and not value.requires_grad}
 
 
 def _constants(setup: Setup, *, low: bool) -> dict[str, torch.Tensor]:
-    """Return the frozen tensors that the first steps neither write to nor replace, with their values."""
+    """Return the initial values of the frozen tensors that the first steps neither write to nor replace, by name."""
     values: dict[str, torch.Tensor] = {}
     written: set[str] = set()
 

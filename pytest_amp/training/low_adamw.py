@@ -1,4 +1,4 @@
-"""AdamW with weights and moments in bfloat16 or float32, with remedies for updates that round away."""
+"""AdamW with weights and moments in bfloat16 or float32, and roundings that preserve small updates."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Rounding(enum.Enum):
     """Rounding of a float32 result to a bfloat16 weight.
 
     ``NEAREST``: to nearest even. ``STOCHASTIC``: up or down with the probability that makes the mean exact. ``KAHAN``:
-    to nearest, and the rounding error is kept in a second bfloat16 tensor and added the next time (Kahan 1965).
+    to nearest, and the rounding error is stored in a second bfloat16 tensor and added to the next update (Kahan 1965).
     """
 
     NEAREST = "nearest"
@@ -25,7 +25,7 @@ class Rounding(enum.Enum):
 
 @dataclass(frozen=True)
 class Storage:
-    """Storage of an AdamW: the dtypes of weights, first and second moment, and the rounding of weights."""
+    """Storage format of AdamW: the dtypes of the weights and of both moments, and the rounding of the weights."""
 
     name: str
     weights: torch.dtype = torch.float32
@@ -35,15 +35,15 @@ class Storage:
 
     @property
     def bytes_each(self) -> int:
-        """Return the bytes for each parameter, without its gradient."""
+        """Return the number of bytes per parameter, without its gradient."""
         state_bytes = self.weights.itemsize + self.first.itemsize + self.second.itemsize
         return state_bytes + (2 if self.rounding is Rounding.KAHAN else 0)
 
 
 def round_stochastically(values: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Round ``values`` (float32) to bfloat16 stochastically: 16 random bits are added before the low bits are cut off.
+    """Round float32 ``values`` to bfloat16 stochastically: add 16 random bits, then truncate.
 
-    ``generator`` is one of the CPU, so that the bits are the same on every device.
+    ``generator`` is a CPU generator, so that the bits are the same on every device.
     """
     bits = values.view(torch.int32)
     noise = torch.randint(0, 2**16, bits.shape, dtype=torch.int32, generator=generator).to(bits.device)
@@ -66,11 +66,11 @@ class LowAdamW:
     def step(self, rate: float) -> tuple[int, int]:
         """Take one step with the learning rate ``rate``.
 
-        Returns the number of weights with an update, and of those without any effect on stored values: neither the
-        weight nor, with Kahan's sum, its pending remainder changed.
+        Returns the number of weights with a nonzero update, and the number of these updates that changed no stored
+        value: neither the weight nor, with Kahan summation, its stored rounding error.
         """
         self._count += 1
-        counts: list[torch.Tensor] = []  # read once, at the end: each read waits for the device
+        counts: list[torch.Tensor] = []  # read once, at the end: every read synchronizes
         for index, parameter in enumerate(self.parameters):
             if parameter.grad is None:
                 continue

@@ -1,4 +1,4 @@
-"""Likely causes of a training's failure, from measurements or from the operator that caused it."""
+"""Find the likely cause of a failed training run, from measurements or from the operator that caused the failure."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from pytest_amp.numerics.predicted import likely_operator
 from pytest_amp.numerics.prediction import ORACLE, by_hand
 from pytest_amp.training.trajectory import Setup, TrainingIteration, TrajectoryStep, run
 
-#: Difference from which sizes of gradients are named as the cause: rounding never reaches a tenth.
+#: Relative difference of gradient norms above which it is reported as the cause; rounding never reaches a tenth.
 _OTHER_SIZE = 0.1
-#: Gradients this many times their size are neither unscaled nor accumulated: no loop has as many micro-batches.
+#: Ratio of gradient norms that neither missing unscaling nor accumulation explains: no loop has so many micro-batches.
 _GARBAGE = 1e3
-#: Noise of an operator from which it is named as the cause of a different loss.
+#: Noise after an operator above which the operator is reported as the cause of a different loss.
 _NOISY = 0.05
 
 
 def likely_overflow(setup: Setup, step: int, *, low: bool = True) -> str:
-    """Return the origin of a nonfinite loss in a step of the training, in float32 unless ``low``.
+    """Find the origin of a nonfinite loss in a step of the training, in float32 unless ``low``.
 
-    The training is run again, up to that step. If its forward pass has no origin, the previous step has spoilt the
-    model.
+    The training is rerun up to that step. If no operator of its forward pass is the origin, the previous step made the
+    model nonfinite, and its origin is returned.
     """
     both = _origins(setup, step, low=low)
     wide = _origins(setup, step, low=False) if low else (Origins([]), Origins([]))
@@ -65,9 +65,9 @@ def _origins(setup: Setup, step: int, *, low: bool) -> tuple[Origins, Origins]:
 
 
 def likely_sizes(setup: Setup, wide: TrajectoryStep, low: TrajectoryStep, scale: float) -> str | None:
-    """Return the cause that the sizes of the gradients in two runs show; None if they are about equal.
+    """Return the likely cause of different gradient norms in two runs; None if they are about equal.
 
-    ``wide`` and ``low`` are one step in float32 and in mixed precision, whose scaler has ``scale``.
+    ``wide`` and ``low`` are the same step in float32 and in mixed precision; ``scale`` is the loss scale of the latter.
     """
     ratio = low.norm / wide.norm if wide.norm else 1.0
     if 1 - _OTHER_SIZE < ratio < 1 + _OTHER_SIZE:
@@ -94,7 +94,7 @@ _FIRST = "the first loss, before any update: forward itself computes too much in
 
 
 def likely_first_loss(setup: Setup) -> str:
-    """Return why the first loss, before any update, differs from float32's."""
+    """Return the likely reason why the first loss, before any update, differs from the loss in float32."""
     where, realised = _conditions(setup), setup.case.realise(seed=setup.seed)
     origin = origin_in_step(setup.case, realised, setup.device.torch_device, where.region, seed=setup.seed, hidden=True)
     if origin is not None and origin.direction is Direction.FORWARD:

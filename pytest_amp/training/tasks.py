@@ -1,4 +1,4 @@
-"""Small real tasks: characters of a text that comes with Python, and images that are drawn."""
+"""Small training tasks: the characters of a text that is shipped with Python, and generated images."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Batch = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Task:
-    """Task: a case with fresh batches in each step, evaluation data, and the training.
+    """Training task: a case that draws a new batch in each step, evaluation data, optimizer and number of steps.
 
     ``learned`` is an accuracy that a float32 run of ``steps`` steps reaches easily.
     """
@@ -42,7 +42,7 @@ def _momentum(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
 
 @functools.cache
 def zen() -> str:
-    """Return the text of the module ``this``, in ROT13 there (PEP 20); reads its source, since importing it prints."""
+    """Return the Zen of Python (PEP 20), decoded from the source of the module ``this``, which prints it on import."""
     loader: Any = getattr(importlib.util.find_spec("this"), "loader", None)
     match = re.search(r'"""(.+?)"""', loader.get_source("this"), re.DOTALL) if loader is not None else None
     if match is None:
@@ -66,7 +66,7 @@ def _windows(starts: Tensor, context: int) -> Batch:
 def characters(*, steps: int = 60, width: int = 32, batch: int = 16, context: int = 32) -> Task:
     """Return a task: a one-layer decoder that memorises the Zen of Python, character by character.
 
-    Its evaluation is on windows of the same text at fixed places, since the task is to memorise.
+    The evaluation uses fixed windows of the same text, since the task is to memorise it.
     """
     codes, vocabulary = _encoded()
 
@@ -82,19 +82,22 @@ def characters(*, steps: int = 60, width: int = 32, batch: int = 16, context: in
 
 
 def _drawn(count: int, pixels: int = 8) -> Batch:
-    """Draw bars, horizontal, vertical and diagonal, at a random place, in noise; shapes (count, 1, p, p)."""
+    """Generate noisy images, each with a horizontal, vertical or diagonal bar at a random position.
+
+    Shape of the images: (count, 1, pixels, pixels).
+    """
     targets = torch.randint(4, (count,))
     rows, columns = torch.meshgrid(torch.arange(pixels), torch.arange(pixels), indexing="ij")
     lines = torch.stack([rows, columns, rows + columns, rows - columns + pixels])
     place = torch.randint(2, pixels - 2, (count, 1, 1))
-    # Diagonals are numbered to twice the width: their middle is used, so that all bars have a similar length.
+    # The indices of diagonals go up to twice the width. Use the middle ones, so that all bars have a similar length.
     place = torch.where((targets >= 2).view(-1, 1, 1), place + pixels // 2, place)
     bars = (lines[targets] == place).float().unsqueeze(1)
     return {"inputs": bars + 0.35 * torch.randn(bars.shape), "targets": targets}
 
 
 def images(*, steps: int = 40, width: int = 8, batch: int = 32) -> Task:
-    """Return a task: a small convolutional network that classifies bars of four directions, with unseen data."""
+    """Return a task: a small convolutional network that classifies bars of four directions, evaluated on new data."""
 
     def build() -> nn.Module:
         return nn.Sequential(
@@ -114,7 +117,7 @@ def images(*, steps: int = 40, width: int = 8, batch: int = 32) -> Task:
 
 
 def accuracy(model: nn.Module, batch: Batch) -> float:
-    """Return the accuracy of ``model`` in its present mode; it runs in the region of the caller."""
+    """Return the accuracy of ``model`` in its current mode, under the autocast state of the caller."""
     with torch.no_grad():
         predicted = model(batch["inputs"]).flatten(0, -2).argmax(-1)
     return float((predicted == batch["targets"].flatten()).double().mean())

@@ -1,4 +1,4 @@
-"""The rounding oracle: what mixed precision must return, predicted in float64 with explicit rounding."""
+"""Rounding oracle: predict the values of mixed precision in float64 arithmetic with explicit rounding."""
 
 from pytest_amp.numerics.oracle.run import Wide, run_exact, run_virtual
 from pytest_amp.numerics.oracle.trace import Row, Trace, observed_step, trace_of

@@ -27,8 +27,8 @@ def _queries(count: int) -> int:
 class Attention:
     """Queries, keys and values of shape (batch, heads, tokens, width), and the mask of their scores.
 
-    Keys and values may have fewer heads than queries: a head of keys is shared by a group of neighbouring heads of
-    queries.
+    Keys and values may have fewer heads than queries (grouped-query attention): a group of neighbouring query heads
+    then shares one head.
     """
 
     query: Tensor
@@ -51,7 +51,7 @@ class Attention:
 
 
 def expand_heads(tensor: Tensor, query: Tensor) -> Tensor:
-    """Return keys or values with one head for each head of ``query``; grouped ones are repeated."""
+    """Repeat the heads of keys or values, if queries share them, to one head for each head of ``query``."""
     group = query.shape[1] // tensor.shape[1]
     return tensor if group == 1 else tensor.repeat_interleave(group, 1)
 
@@ -61,10 +61,10 @@ def _scale(scale: float | None, query: Tensor) -> float:
 
 
 def approximate_exponential(scores: Tensor) -> Tensor:
-    """Compute ``exp`` as whole vectors do since torch 2.8, by a polynomial with an error of at most 1e-4.
+    """Compute ``exp`` as vectorized code does since torch 2.8, by a polynomial with an error of at most 1e-4.
 
-    fexp_u20 in aten/src/ATen/cpu/vec/vec512/vec512_float.h and vec256/vec256_float.h, after Malossi et al. 2015: the
-    bits of a float32 are its logarithm, up to a correction of the fraction.
+    See fexp_u20 in aten/src/ATen/cpu/vec/vec512/vec512_float.h and vec256/vec256_float.h, after Malossi et al. 2015:
+    the bits of a float32, read as an integer, are its logarithm up to a correction of the fraction.
     """
     exponent = scores * math.log2(math.e)
     fraction = exponent - exponent.floor()
@@ -74,7 +74,7 @@ def approximate_exponential(scores: Tensor) -> Tensor:
     return torch.where(scores.isinf(), 0.0, bits.view(torch.float32).to(scores.dtype))
 
 
-#: float32 elements of a vector, by the CPU's capability.
+#: Number of float32 elements of a vector, by the CPU's capability.
 LANES = {"AVX512": 16, "AVX2": 8}
 
 
@@ -100,9 +100,9 @@ def forward(
 ) -> tuple[Tensor, Tensor]:
     """Compute the result and the logarithm of the sum of exponentials.
 
-    Blocks of ``keys`` are processed in order, with ``backwards`` from the last to the first: exponentials relative to
-    the largest score so far are rounded before the product with the values, their sum is not, and the quotient is
-    rounded at the end.
+    Blocks of ``keys`` are processed from first to last, or from last to first with ``backwards``. Exponentials relative
+    to the largest score so far are rounded before the product with the values. Their sum is not rounded, and the
+    quotient is rounded at the end.
     """
     dtype = operation.given[0]
     scores = attention.scores()
@@ -126,9 +126,9 @@ def forward(
 def backward(operation: Operation, attention: Attention, grad: Tensor, out: Tensor, sums: Tensor) -> list[Tensor]:
     """Compute the gradients of query, key and value.
 
-    Probabilities are computed from the saved sums; they and the scores' gradients are rounded before their products,
-    and the three gradients are stored in the low dtype between blocks. The gradients of keys and values that several
-    heads of queries share are stored in it between heads, too.
+    Probabilities are recomputed from the saved sums. They and the scores' gradients are rounded before their products.
+    Between blocks, the three gradients are stored in the low dtype, and so are, between heads, the gradients of keys
+    and values that several query heads share.
     """
     dtype = operation.given[1]
     weights = torch.nan_to_num((attention.scores() - sums[..., None]).exp())

@@ -12,10 +12,11 @@ from torch import Tensor
 from pytest_amp.numerics.oracle.attention import Attention, expand_heads, forward
 from pytest_amp.numerics.oracle.operation import Operation
 
-#: Keys of a block, relative to whose largest score exponentials are rounded, for heads of width up to 64 and for wider
-#: ones: run_mha_fwd_hdim64 and similar functions of the flash-attention library, which iterates from the last block to
-#: the first; kKeysPerBlock of AttentionKernel in aten/src/ATen/native/transformers/cuda/mem_eff_attention; cuDNN 9.19's
-#: was measured (H200, torch 2.11: 0.999 of the elements in bf16 over 200 keys, 0.83 with another block).
+#: Number of keys in a block, for heads of width up to 64 and for wider heads. Exponentials are rounded relative to the
+#: largest score of a block. Sources: run_mha_fwd_hdim64 and similar functions of the flash-attention library, which
+#: iterates from the last block to the first; kKeysPerBlock of AttentionKernel in
+#: aten/src/ATen/native/transformers/cuda/mem_eff_attention. cuDNN 9.19's was measured (H200, torch 2.11: 0.999 of the
+#: elements in bf16 over 200 keys, 0.83 with another block).
 FLASH_KEYS = 128, 64
 EFFICIENT_KEYS = 64, 128
 CUDNN_KEYS = 128, 128
@@ -24,7 +25,7 @@ ROWS = 32
 
 
 def _attention(operation: Operation, place: int, bias: Tensor | None, *, causal: bool) -> Attention:
-    """Return the queries, keys and values from argument ``place`` on; heads of keys that are shared are repeated."""
+    """Return the queries, keys and values, starting at argument ``place``, with shared heads of keys repeated."""
     query, key, value = operation.args[place : place + 3]
     key, value = expand_heads(key, query), expand_heads(value, query)
     scale = operation.kwargs.get("scale")
@@ -41,7 +42,7 @@ def _without_dropout(operation: Operation, place: int) -> None:
 
 
 def _seeds(like: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Return zeros for the generator's state, which is not used without dropout."""
+    """Return zeros in place of the generator's state, which is unused without dropout."""
     return torch.zeros(shape, dtype=dtype, device=like.device)
 
 
@@ -78,7 +79,7 @@ def cudnn_forward(operation: Operation) -> list[Any]:
 
 @dataclass(frozen=True)
 class Scored:
-    """Rounded probabilities for the product with the incoming gradient, and the scores' gradient, unrounded."""
+    """Rounded probabilities, for the product with the incoming gradient, and the unrounded gradient of the scores."""
 
     weights: Tensor
     gradient: Tensor
@@ -87,7 +88,7 @@ class Scored:
 def scored(  # noqa: PLR0913  # what the backward pass is given
     operation: Operation, attention: Attention, grad: Tensor, out: Tensor, sums: Tensor, *, low: bool
 ) -> Scored:
-    """Compute the first part of all three kernels; with ``low`` the scores' gradient uses rounded probabilities."""
+    """Compute what the three kernels have in common; ``low`` selects rounded probabilities for the scores' gradient."""
     exact = torch.nan_to_num((attention.scores() - sums[..., None]).exp())
     weights = operation.low(exact, operation.given[1])
     difference = grad @ attention.value.mT - (grad * out).sum(-1, keepdim=True)
@@ -95,13 +96,13 @@ def scored(  # noqa: PLR0913  # what the backward pass is given
 
 
 def scaled_gradients(operation: Operation, attention: Attention, grad: Tensor, scored_rows: Scored) -> list[Tensor]:
-    """Compute the three gradients if the scores' gradient is scaled before it is rounded: efficient and cuDNN."""
+    """Compute the gradients of memory-efficient and cuDNN attention: scale the scores' gradient, then round it."""
     scores = operation.low(scored_rows.gradient * attention.scale, operation.given[1])
     return [scores @ attention.key, scores.mT @ attention.query, scored_rows.weights.mT @ grad]
 
 
 def gradients_to_scale(operation: Operation, attention: Attention, grad: Tensor, scored_rows: Scored) -> list[Tensor]:
-    """Compute the three gradients if the scores' gradient is rounded before it is scaled: flash."""
+    """Compute the gradients of flash attention: round the scores' gradient, then scale it."""
     scores = operation.low(scored_rows.gradient, operation.given[1])
     query, key = scores @ attention.key * attention.scale, scores.mT @ attention.query * attention.scale
     return [query, key, scored_rows.weights.mT @ grad]
@@ -130,7 +131,7 @@ def flash_backward(operation: Operation) -> list[Any]:
 
 
 def efficient_backward(operation: Operation) -> list[Any]:
-    """Compute ``aten::_scaled_dot_product_efficient_attention_backward``; a bias has the scores' gradient."""
+    """Compute ``aten::_scaled_dot_product_efficient_attention_backward``; a bias gets the scores' gradient."""
     _without_dropout(operation, 9)
     grad, bias, out, sums = operation.args[0], operation.args[4], operation.args[5], operation.args[6]
     attention = _attention(operation, 1, bias, causal=bool(operation.argument(11, "is_causal")))

@@ -1,9 +1,9 @@
-"""Float64 formulas of colliding updates: additions to elements in the low dtype, on CUDA in nondeterministic order.
+"""Float64 formulas of colliding updates: several values are accumulated into one element in the low dtype.
 
-Each addition to an element with a value rounds (``gpuAtomicAdd`` in aten/src/ATen/cuda/Atomic.cuh), so that the error
-grows with the number of colliding updates. Here they are applied in the order of the arguments, as on a CPU. Another
-order is another draw of the same error: the number of equal elements is unknown, and two errors differ by the factor
-``spread`` at most.
+Every addition to a nonzero element rounds (``gpuAtomicAdd`` in aten/src/ATen/cuda/Atomic.cuh), so the error grows with
+the number of colliding updates. The formulas apply the updates in the order of the arguments, as a CPU does; on CUDA
+the order is nondeterministic. A different order gives an independent draw of the same error: the number of bitwise
+equal elements cannot be predicted, and the norms of the two errors differ by at most the factor ``spread``.
 """
 
 from __future__ import annotations
@@ -18,16 +18,17 @@ from torch import Tensor
 from pytest_amp.numerics.oracle.operation import LOW, Operation
 from pytest_amp.numerics.oracle.vector_remainders import in_vectors
 
-#: The number of standard deviations that two draws may be apart; a fault has to exceed it twice.
+#: Number of standard deviations by which two draws may differ. A fault exceeds it twice: the call is repeated.
 DEVIATIONS = 3.0
 
 
 def spread(errors: Tensor) -> float:
-    """Return the largest ratio of the norms of two errors that are independent draws of ``errors``.
+    """Return the largest plausible ratio between the norms of two independent draws of ``errors``.
 
-    The logarithm of the norm of n independent numbers has a standard deviation of 1 / sqrt(2 n), the difference of two
-    1 / sqrt(n). n is (sum of e^2)^2 / (sum of e^4): the number of elements if all errors have one size, a third of it
-    if they are normal, and one if a single element has nearly all of the error. Without any error the ratio is 1.
+    The logarithm of the norm of n independent values has a standard deviation of 1 / sqrt(2 n), and the difference of
+    two such logarithms one of 1 / sqrt(n). The effective n is (sum of e^2)^2 / (sum of e^4): the number of elements if
+    all errors have the same magnitude, a third of it if they are normally distributed, and one if a single element has
+    nearly all of the error. If all errors are zero, the ratio is 1.
     """
     squares = errors.square()
     fourth = float(squares.square().sum())
@@ -36,16 +37,20 @@ def spread(errors: Tensor) -> float:
 
 
 def index_add(operation: Operation) -> list[Any]:
-    """Compute ``aten::index_add``: aten/src/ATen/native/cuda/Indexing.cu multiplies by ``alpha`` in the dtype."""
+    """Compute ``aten::index_add``, which multiplies by ``alpha`` in the low dtype.
+
+    See aten/src/ATen/native/cuda/Indexing.cu.
+    """
     x, dim, index = operation.args[:3]
     return _added(operation, x, lambda numbers: numbers.index_select(dim, index), _times_alpha(operation))
 
 
 def index_add_cpu(operation: Operation) -> list[Any]:
-    """Compute ``aten::index_add`` on a CPU: in a wider dtype along the first and last dimension, else sequentially.
+    """Compute ``aten::index_add`` on a CPU, in a wider dtype or by sequential, rounded additions.
 
-    index_add_cpu_out in aten/src/ATen/native/TensorAdvancedIndexing.cpp: by scatter_add if ``alpha`` is 1, else row by
-    row by ``add``, which rounds products in vector remainders only.
+    If ``alpha`` is 1, the kernel is scatter_add, which accumulates in a wider dtype along the first and the last
+    dimension. Otherwise ``add`` is called for each row, which rounds the products with ``alpha`` in vector remainders
+    only. See index_add_cpu_out in aten/src/ATen/native/TensorAdvancedIndexing.cpp.
     """
     x, dim, index, source = operation.args[:4]
     dtype, alpha = operation.returned[0], operation.argument(4, "alpha")
@@ -63,7 +68,7 @@ def index_add_cpu(operation: Operation) -> list[Any]:
 
 
 def _times_alpha(operation: Operation) -> Tensor:
-    """Return the terms of ``index_add``: in a low dtype ``alpha`` is rounded, and so is its product with the source."""
+    """Return ``alpha * source``; in a low dtype both ``alpha`` and the product are rounded."""
     source, alpha, dtype = operation.args[3], operation.argument(4, "alpha"), operation.returned[0]
     if dtype not in LOW or alpha in (None, 1):
         return source  # type: ignore[no-any-return]
@@ -71,7 +76,7 @@ def _times_alpha(operation: Operation) -> Tensor:
 
 
 def scatter_add(operation: Operation) -> list[Any]:
-    """Compute ``aten::scatter_add`` and ``scatter_reduce``: aten/src/ATen/native/cuda/ScatterGatherKernel.cu."""
+    """Compute ``aten::scatter_add`` and ``scatter_reduce`` as in aten/src/ATen/native/cuda/ScatterGatherKernel.cu."""
     x, dim, index, source = operation.args[:4]
     used = source[tuple(slice(size) for size in index.shape)]
     return _reduced(operation, x, lambda numbers: numbers.gather(dim, index), used)
@@ -80,7 +85,7 @@ def scatter_add(operation: Operation) -> list[Any]:
 def index_reduce(operation: Operation) -> list[Any]:
     """Compute ``aten::index_reduce``.
 
-    aten/src/ATen/native/cuda/Indexing.cu, and on a CPU TensorAdvancedIndexing.cpp in aten/src/ATen/native.
+    See aten/src/ATen/native/cuda/Indexing.cu, and for the CPU aten/src/ATen/native/TensorAdvancedIndexing.cpp.
     """
     x, dim, index, source = operation.args[:4]
     return _reduced(operation, x, lambda numbers: numbers.index_select(dim, index), source)
@@ -140,7 +145,7 @@ FORMULAS = {
 
 
 def _added(operation: Operation, x: Tensor, read: Any, source: Tensor) -> list[Any]:
-    """Add each element of ``source`` to the element of ``x`` that ``read`` selects for it, rounded each time."""
+    """Add each element of ``source`` to the element of ``x`` that ``read`` selects for it, rounding every sum."""
     dtype = operation.returned[0]
     if dtype not in LOW or not operation.rounds:
         return operation.once()
@@ -149,12 +154,12 @@ def _added(operation: Operation, x: Tensor, read: Any, source: Tensor) -> list[A
     return operation.finished([in_turn(operation, x.flatten().clone(), targets, values).view(x.shape)])
 
 
-#: The function that joins colliding updates, by reduction.
+#: Binary function that combines colliding updates, by reduction.
 JOINS: dict[str, Callable[..., Tensor]] = {"sum": torch.add, "mean": torch.add, "prod": torch.mul}
 
 
 def _reduced(operation: Operation, x: Tensor, read: Any, source: Tensor) -> list[Any]:
-    """Join each element of ``source`` to its element of ``x``; a mean is divided by the count, in the dtype."""
+    """Combine each element of ``source`` with its element of ``x``; divide a mean by its count, in the low dtype."""
     reduce = operation.args[4] if "reduce" in operation.name else "sum"
     dtype, alone = operation.returned[0], operation.argument(5, "include_self") is False
     if reduce not in JOINS or dtype not in LOW or not operation.rounds:
@@ -173,7 +178,7 @@ def _reduced(operation: Operation, x: Tensor, read: Any, source: Tensor) -> list
 def in_turn(
     operation: Operation, total: Tensor, targets: Tensor, values: Tensor, join: Callable[..., Tensor] = torch.add
 ) -> Tensor:
-    """Join each of ``values`` to its element of ``total`` in ``targets``, sequentially, rounded each time."""
+    """Combine ``values`` with the elements of ``total`` at ``targets`` sequentially, rounding every result."""
     by_place = targets.argsort(stable=True)
     count = torch.bincount(targets, minlength=total.numel())
     first = count.cumsum(0) - count

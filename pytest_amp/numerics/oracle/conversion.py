@@ -1,4 +1,4 @@
-"""Conversion of an operator call to an ``Operation``: wide arguments, and scalars as the kernel loads them."""
+"""Convert an operator call to an ``Operation``: float64 arguments, with scalars rounded as the kernel loads them."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pytest_amp import torch_private
 from pytest_amp.data_files.releases import holds_in, release_of
 from pytest_amp.numerics.oracle.operation import WIDE, Operation, is_real, rounded
 
-#: Index of the argument ``half_to_float``, which float64 kernels refuse, and which a wide tensor does not need.
+#: Index of the argument ``half_to_float``, which float64 kernels reject and float64 tensors do not need.
 HALF_TO_FLOAT = {"aten::_softmax": 2, "aten::_log_softmax": 2}
 
 
 def without_narrow_dtypes(value: object) -> object:
-    """Return the wide dtype for a floating or complex dtype argument; other values unchanged."""
+    """Replace a floating-point dtype by float64 and a complex one by complex128; return other values unchanged."""
     if isinstance(value, torch.dtype) and (value.is_floating_point or value.is_complex):
         return WIDE[value.is_complex]
     return value
@@ -30,7 +30,7 @@ def operation_of(
     device_type: str,
     rounds: bool = True,
 ) -> Operation:
-    """Return ``call`` as an operation, with ``wide`` applied to its real tensors, and with wide dtype arguments."""
+    """Convert ``call``: apply ``wide`` to its floating-point and complex tensors, and widen its dtype arguments."""
     leaves, spec = flattened(call)
     changed = [wide(leaf) if is_real(leaf) else without_narrow_dtypes(leaf) for leaf in leaves]
     if rounds:
@@ -48,7 +48,7 @@ def flattened(call: torch_private.Dispatched) -> tuple[list[Any], Any]:
     return call.flat
 
 
-#: Indices of arguments that operators write to without an annotation in their schemas: running_mean and running_var.
+#: Indices of arguments that operators mutate without an annotation in their schemas: running_mean and running_var.
 SILENTLY_WRITTEN = {
     "aten::native_batch_norm": (3, 4),
     "aten::cudnn_batch_norm": (3, 4),
@@ -56,14 +56,14 @@ SILENTLY_WRITTEN = {
 }
 
 
-#: On both device types: comparisons with a low-precision tensor, bounds of an interval, and computations in the low
-#: dtype.
+#: Operators that round scalars on a CPU and on CUDA: comparisons with a low-precision tensor, operators with the bounds
+#: of an interval, and computations in the low dtype.
 _ON_BOTH = frozenset(
     f"aten::{name}"
     for name in (
         *("gt.Scalar", "ge.Scalar", "lt.Scalar", "le.Scalar", "eq.Scalar", "ne.Scalar"),
         *("hardshrink", "hardshrink_backward", "softshrink_backward"),
-        # Computed in the dtype itself; of remainders on both (H200, torch 2.11: 1.000 of the elements, else 0.22).
+        # Computed in the low dtype on both (H200, torch 2.11: 1.000 of the elements agree, 0.22 without rounding).
         *(
             f"{name}{place}"
             for name in ("fmod", "remainder")
@@ -75,10 +75,10 @@ _ON_BOTH = frozenset(
 
 _OF_LISTS = (".Scalar", ".ScalarList", ".List", ".Tensor", "_.Scalar", "_.ScalarList", "_.List", "_.Tensor")
 
-#: The operators, by device type, that round scalars to the dtype of a low-precision tensor first. On a CPU a product or
-#: a quotient does not round them (measured, torch 2.13): aten/src/ATen/native/cpu/BinaryOpsKernel.cpp; nor does
-#: softshrink up to torch 2.13, but it does in 2.14. On CUDA a sum does not round them, either:
-#: ActivationThresholdKernel.cu and ActivationSoftshrinkKernel.cu in aten/src/ATen/native/cuda.
+#: Operators, by device type, that first round scalars to the dtype of a low-precision tensor. On a CPU, products and
+#: quotients do not (measured, torch 2.13): aten/src/ATen/native/cpu/BinaryOpsKernel.cpp. softshrink does since torch
+#: 2.14. On CUDA, sums do not, either, but threshold and softshrink do: ActivationThresholdKernel.cu and
+#: ActivationSoftshrinkKernel.cu in aten/src/ATen/native/cuda.
 ROUNDS_SCALARS = {
     "cpu": _ON_BOTH
     | ({"aten::softshrink"} if holds_in(release_of(torch.__version__), since="2.14", until=None) else set())
@@ -87,7 +87,7 @@ ROUNDS_SCALARS = {
         for name in (
             *("add.Tensor", "add_.Tensor", "sub.Tensor", "sub_.Tensor", "rsub.Scalar", "rsub.Tensor", "add.Scalar"),
             *("sub.Scalar", "pow.Scalar", "pow.Tensor_Tensor", "lerp.Tensor", "atan2"),
-            # Lists of tensors run one by one.
+            # These operators run the tensors of a list one by one.
             *(f"_foreach_{name}{place}" for name in ("add", "sub") for place in _OF_LISTS),
             *(f"_foreach_pow{place}" for place in _OF_LISTS),
         )
@@ -96,14 +96,14 @@ ROUNDS_SCALARS = {
 }
 
 
-#: The operators that on CUDA load a zero-dimensional tensor in the dtype of the other arguments; a Python scalar is not
-#: rounded: gpu_kernel in aten/src/ATen/native/cuda/CUDALoops.cuh.
+#: Operators that on CUDA convert a zero-dimensional tensor to the dtype of the other arguments, but round no Python
+#: scalar: gpu_kernel in aten/src/ATen/native/cuda/CUDALoops.cuh.
 TAKES_SCALARS = frozenset(
     f"aten::{name}{place}.Tensor" for name in ("add", "sub", "mul", "div", "rsub") for place in ("", "_")
 )
-#: The operators that convert an integer tensor with dimensions to the dtype of the low-precision tensors before they
-#: compute, on both device types (measured on the CPU, torch 2.13): TensorIteratorBase::build in
-#: aten/src/ATen/TensorIterator.cpp casts to the common dtype, or the kernel does as it loads them
+#: Operators that convert an integer tensor of at least one dimension to the dtype of the low-precision tensors before
+#: they compute, on both device types (measured on the CPU, torch 2.13). TensorIteratorBase::build in
+#: aten/src/ATen/TensorIterator.cpp casts to the common dtype, or the kernel casts the values that it loads
 #: (aten/src/ATen/native/cuda/MemoryAccess.cuh).
 TAKES_INTEGERS = TAKES_SCALARS | {
     f"aten::{name}"
@@ -128,13 +128,13 @@ TAKES_INTEGERS = TAKES_SCALARS | {
 
 
 def _low_dtype(leaves: list[Any]) -> torch.dtype | None:
-    """Return the low dtype of all real tensors with dimensions; None if one of them has another dtype."""
+    """Return the 16-bit dtype that all floating-point tensors of at least one dimension share, if there is one."""
     dtypes = {leaf.dtype for leaf in leaves if is_real(leaf) and leaf.dim()}
     return dtypes.pop() if dtypes in ({torch.bfloat16}, {torch.float16}) else None
 
 
 def _loaded(name: str, leaves: list[Any], changed: list[Any], device_type: str) -> list[Any]:
-    """Round the scalars and integers in ``changed`` that an overload's kernel rounds to the low dtype of the others."""
+    """Round scalars and integers in ``changed`` that the kernel converts to the low dtype of the other arguments."""
     dtype = _low_dtype(leaves)
     if dtype is None:
         return changed
@@ -154,7 +154,7 @@ def _loaded(name: str, leaves: list[Any], changed: list[Any], device_type: str) 
 
 
 def _as_low(value: Any, dtype: torch.dtype) -> Any:
-    """Round a number or a tensor to ``dtype``; the result is float64."""
+    """Round a Python scalar or a tensor to ``dtype``; the result is float64."""
     if isinstance(value, torch.Tensor):
         return rounded(value.to(WIDE[False]), dtype)
     return float(torch.tensor(value, dtype=WIDE[False]).to(dtype))

@@ -10,12 +10,12 @@ from torch import Tensor
 
 from pytest_amp.numerics.oracle.operation import Operation
 
-#: The overloads of one computation; the caller determines which of them runs.
+#: Overloads of the same computation; the caller determines which of them runs.
 NAMES = ("convolution", "_convolution", "_convolution.deprecated")
 
 
 def in_two_steps(operation: Operation) -> list[Any]:
-    """Compute ``aten::convolution`` and ``_convolution`` by cuDNN: rounded after the convolution and after the bias."""
+    """Compute ``aten::convolution`` and ``_convolution`` by cuDNN, rounded after the convolution and the bias."""
     x, weight, bias, *rest = operation.args
     by_plane = rest[5] == x.shape[1] > 1 and x.is_contiguous()  # aten's own kernel, which adds the bias in float32
     if bias is None or not operation.rounds or by_plane:
@@ -24,30 +24,30 @@ def in_two_steps(operation: Operation) -> list[Any]:
     return operation.finished([product + bias.view(1, -1, *[1] * (product.dim() - 2))])
 
 
-#: A function that adds a product of two matrices to a sum.
+#: Function that adds a product of two matrices to a sum.
 Add = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 def over_time(operation: Operation) -> list[Any]:
-    """Compute ``aten::conv_tbc``: for each position of the window a product is added to the bias, and rounded.
+    """Compute ``aten::conv_tbc``: add one product for each position of the window to the bias, rounding every sum.
 
-    conv_tbc in aten/src/ATen/native/ConvolutionTBC.cpp.
+    See conv_tbc in aten/src/ATen/native/ConvolutionTBC.cpp.
     """
     return _over_time(operation, _added(operation))
 
 
 def over_time_in_two_steps(operation: Operation) -> Iterator[list[Any]]:
-    """Yield ``over_time`` with each product rounded before it is added, an alternative of a model."""
+    """Yield the alternative of ``over_time`` in which each product is rounded before it is added."""
     yield _over_time(operation, _added_low(operation))
 
 
 def over_time_backward(operation: Operation) -> list[Any]:
-    """Compute ``aten::conv_tbc_backward``: products as in ``over_time``; the bias sums over time, then the batch."""
+    """Compute ``aten::conv_tbc_backward``: products as in ``over_time``, bias summed over time, then batch."""
     return _over_time_backward(operation, _added(operation))
 
 
 def over_time_backward_in_two_steps(operation: Operation) -> Iterator[list[Any]]:
-    """Yield ``over_time_backward`` with each product rounded before it is added, an alternative of a model."""
+    """Yield the alternative of ``over_time_backward`` in which each product is rounded before it is added."""
     yield _over_time_backward(operation, _added_low(operation))
 
 
@@ -61,7 +61,7 @@ def _added_low(operation: Operation) -> Add:
 
 
 def _places(length: int, out_length: int, width: int) -> Iterator[tuple[int, slice, slice]]:
-    """Yield each position of the window, with the time steps of the input that it reads and of the output it writes."""
+    """Yield each position of the window, the input's time steps that it reads, and the output's that it writes."""
     pad = (out_length - length + width - 1) // 2
     for place in range(width):
         first, to = max(0, place - pad), max(0, pad - place)

@@ -1,4 +1,4 @@
-"""Float64 formulas of CUDA kernels with intermediate roundings; a single thread block is modelled lane by lane."""
+"""Float64 formulas of CUDA kernels with intermediate rounding, modelled by the lanes of a single thread block."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ LANES = 32
 
 
 def batch_norm_backward(operation: Operation) -> list[Any]:
-    """Compute ``aten::native_batch_norm_backward`` of planes: reductions pass low-precision values between lanes.
+    """Compute ``aten::native_batch_norm_backward`` of planes, which reduces low-precision values between lanes.
 
-    batch_norm_backward_kernel in aten/src/ATen/native/cuda/Normalization.cuh: Float2, which accumulates in float32, is
-    constructed from values of the input's dtype, both a product with the centred input and a value that a shuffle
-    returns from another lane.
+    See batch_norm_backward_kernel in aten/src/ATen/native/cuda/Normalization.cuh. Float2 accumulates in float32, but is
+    constructed from values of the input's dtype: a product with the centred input, and a value that a shuffle returns
+    from another lane.
     """
     grad, x, weight, running_mean, running_var, mean, invstd, train, eps, mask = operation.args[:10]
     dtype = operation.given[1]
@@ -65,16 +65,17 @@ def _warp_sum(operation: Operation, lanes: Tensor, dtype: torch.dtype | None) ->
     return lanes[..., 0]
 
 
-#: The number of indices that a block of embedding_backward_feature_kernel sums before it rounds: its BLOCKDIMY.
+#: Number of indices that a block of embedding_backward_feature_kernel sums before it rounds: its BLOCKDIMY.
 ROWS_OF_BLOCK = 32
-#: With more indices, these are sorted: embedding_dense_backward_cuda in aten/src/ATen/native/cuda/Embedding.cu.
+#: Number of indices above which they are sorted: embedding_dense_backward_cuda in
+#: aten/src/ATen/native/cuda/Embedding.cu.
 MOST_UNSORTED = 3072
 
 
 def embedding_backward(operation: Operation) -> list[Any]:
-    """Compute ``aten::embedding_dense_backward`` of a low gradient: a few rows at a time are summed, then rounded.
+    """Compute ``aten::embedding_dense_backward`` of a low-precision gradient: round the sum of a few rows at a time.
 
-    embedding_backward_feature_kernel in aten/src/ATen/native/cuda/Embedding.cu.
+    See embedding_backward_feature_kernel in aten/src/ATen/native/cuda/Embedding.cu.
     """
     grad, indices, count, padding, by_frequency = operation.args
     dtype = operation.returned[0]
@@ -110,9 +111,9 @@ def cumulative_product(operation: Operation) -> list[Any]:
 def _scanned(operation: Operation, join: Join, nothing: float) -> list[Any]:
     """Compute a scan in the low dtype.
 
-    tensor_kernel_scan_innermost_dim_impl and tensor_kernel_scan_outer_dim in aten/src/ATen/native/cuda/ScanUtils.cuh:
-    along the last dimension by Sklansky's network, in chunks that pass on their total; along another dimension
-    sequentially.
+    See tensor_kernel_scan_innermost_dim_impl and tensor_kernel_scan_outer_dim in
+    aten/src/ATen/native/cuda/ScanUtils.cuh. The last dimension is scanned by Sklansky's network, in chunks each of
+    which starts from the total of the previous one. Other dimensions are scanned sequentially.
     """
     x, dim = operation.args[:2]
     dtype = operation.returned[0]

@@ -1,4 +1,4 @@
-"""Float64 formulas of elementwise kernels that compute in the low dtype itself: each step is rounded."""
+"""Float64 formulas of elementwise kernels that compute in the low dtype, rounding every step."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ TIMES_LOGARITHM = (
 def quotient(operation: Operation) -> list[Any]:
     """Compute ``aten::div.Tensor_mode`` and ``floor_divide``: the quotient is rounded to the dtype before truncation.
 
-    div_trunc_kernel and div_floor_kernel in aten/src/ATen/native/cpu/BinaryOpsKernel.cpp: in the dtype for two tensors,
-    in float32 for a scalar divisor. For a quotient near an integer, this determines the result.
+    div_trunc_kernel and div_floor_kernel in aten/src/ATen/native/cpu/BinaryOpsKernel.cpp compute in the dtype for two
+    tensors, and in float32 for a scalar divisor. If the quotient is near an integer, this determines the result.
     """
     a, b = (_number(operation.args[place]) for place in (0, 1))
     mode = operation.kwargs.get("rounding_mode", "floor" if "floor_divide" in operation.name else None)

@@ -1,6 +1,6 @@
-"""Rounding of the sums, means and gradients of EmbeddingBag on a CPU.
+"""Float64 formulas of the sums, means and gradients of EmbeddingBag on a CPU.
 
-aten/src/ATen/native/EmbeddingBag.cpp.
+See aten/src/ATen/native/EmbeddingBag.cpp.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FORWARD = ("aten::_embedding_bag", "aten::_embedding_bag_forward_only")
 
 
 def forward(operation: Operation) -> list[Any]:
-    """Compute the forward pass: the sum of a bag is rounded, and a mean once more after the division.
+    """Compute the forward pass: round the sum of every bag, and a mean once more after the division.
 
     FBGEMM's kernel, which runs without a padding index, rounds sums halfway between two bf16 values away from zero.
     """
@@ -54,9 +54,10 @@ def _away_from_zero(values: Tensor) -> Tensor:
 
 
 def backward(operation: Operation) -> list[Any]:
-    """Compute the backward pass: rows are multiplied by their bag's scale, and added in the order of sorted indices.
+    """Compute the backward pass: multiply each row by its bag's scale, and add the rows in the order of sorted indices.
 
-    _embedding_bag_dense_backward_cpu_sum_mean; for the mode max by index_add: _embedding_bag_dense_backward_cpu_max.
+    See _embedding_bag_dense_backward_cpu_sum_mean and, for the mode max, which uses index_add,
+    _embedding_bag_dense_backward_cpu_max.
     """
     grad, indices, offsets, _, sizes, largest, count, by_frequency, mode, sparse, weights = operation.args[:11]
     padding = operation.argument(11, "padding_idx")

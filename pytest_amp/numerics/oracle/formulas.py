@@ -1,4 +1,4 @@
-"""Float64 formulas of operators whose kernels round intermediate values, or have no float64 kernel."""
+"""Float64 formulas of operators that round intermediate values or have no float64 kernel."""
 
 from __future__ import annotations
 
@@ -59,9 +59,9 @@ def _running_sum(rows: Tensor, dtype: torch.dtype | None) -> Tensor:
 
 
 def log_softmax(operation: Operation) -> list[Any]:
-    """Compute ``aten::_log_softmax`` in a low dtype on a CPU: the sum of exponentials and its logarithm are rounded.
+    """Compute ``aten::_log_softmax`` in a low dtype on a CPU, rounding the sum of exponentials and its logarithm.
 
-    vec_log_softmax_lastdim_chunk_kernel in aten/src/ATen/native/cpu/SoftMaxKernel.cpp.
+    See vec_log_softmax_lastdim_chunk_kernel in aten/src/ATen/native/cpu/SoftMaxKernel.cpp.
     """
     x, dim, *_ = operation.args
     dtype = operation.given[0]
@@ -131,10 +131,10 @@ def power(operation: Operation) -> list[Any]:
 
 
 def softmax(operation: Operation) -> list[Any]:
-    """Compute ``aten::_softmax`` on a CPU: in other dimensions than the last, vector remainders round exponentials.
+    """Compute ``aten::_softmax`` on a CPU, which rounds exponentials in vector remainders except in the last dimension.
 
-    vec_softmax in aten/src/ATen/native/cpu/SoftMaxKernel.cpp: columns after the last whole vector are computed in
-    place, so that exponentials are rounded before they are divided by their sum.
+    See vec_softmax in aten/src/ATen/native/cpu/SoftMaxKernel.cpp. Columns after the last whole vector are computed in
+    place, so their exponentials are rounded before they are divided by their sum.
     """
     x, dim, *_ = operation.args
     dtype = operation.returned[0]
@@ -166,9 +166,9 @@ def embedding_backward(operation: Operation) -> list[Any]:
 
 
 def batch_norm(operation: Operation) -> list[Any]:
-    """Compute ``aten::native_batch_norm`` on a CPU without float32 statistics: the batch's statistics are rounded, too.
+    """Compute ``aten::native_batch_norm`` on a CPU without float32 statistics, rounding the batch's statistics, too.
 
-    In bf16 the sum of squares, their number and the variance are rounded as well (measured, torch 2.13).
+    In bf16 the sum of squares, their count and the variance are rounded as well (measured, torch 2.13). See
     batch_norm_cpu_update_stats_template in aten/src/ATen/native/Normalization.cpp.
     """
     dtype = operation.returned[1] if len(operation.returned) > 1 else None
@@ -189,10 +189,10 @@ def batch_norm(operation: Operation) -> list[Any]:
 
 
 def batch_norm_backward(operation: Operation) -> list[Any]:
-    """Compute ``aten::native_batch_norm_backward`` on a CPU of tensors that share no format: each of its steps rounds.
+    """Compute ``aten::native_batch_norm_backward`` on a CPU for tensors of different memory formats; every step rounds.
 
-    batch_norm_backward_cpu_template in aten/src/ATen/native/Normalization.cpp, which has kernels for two contiguous and
-    for two channels-last tensors only. The sum of the gradients is a low-precision tensor.
+    batch_norm_backward_cpu_template in aten/src/ATen/native/Normalization.cpp has kernels for two contiguous and for
+    two channels-last tensors only. The sum of the gradients is a low-precision tensor.
     """
     grad, x, weight, running_mean, running_var, mean, invstd, train, eps, mask = operation.args[:10]
     dtype = operation.given[1]
@@ -220,7 +220,7 @@ def _share_a_format(x: Tensor, grad: Tensor) -> bool:
     return any(x.is_contiguous(memory_format=layout) and grad.is_contiguous(memory_format=layout) for layout in layouts)
 
 
-#: Formulas by overload that are needed without rounding, too: there is no float64 kernel, or it reads other elements.
+#: Formulas by overload that are needed without rounding, too: float64 has no kernel, or it reads other elements.
 ALWAYS: dict[str, Formula] = {
     "aten::mkldnn_rnn_layer": recurrent.cpu_forward,
     "aten::mkldnn_rnn_layer_backward": recurrent.cpu_backward,
@@ -305,7 +305,7 @@ BY_MODEL: dict[tuple[str, str], Formula] = {
     ("fused", "aten::_scaled_dot_product_flash_attention_for_cpu_backward"): attention.cpu_backward,
 }
 
-#: Alternatives of the model ``either`` by overload; one rounding for overloads that are not listed.
+#: Alternatives of the model ``either``, by overload; overloads that are not listed round once.
 OTHER_WAYS: dict[str, tuple[Callable[[Operation], Iterator[list[Any]]], ...]] = {
     "aten::mm": (products.in_parts,),
     **dict.fromkeys(("aten::addmm", "aten::addmv", "aten::baddbmm"), (products.once, products.in_two_steps)),

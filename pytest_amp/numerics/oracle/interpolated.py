@@ -1,11 +1,11 @@
 """Interpolation, forward and backward.
 
-On CUDA shares are rounded, and added to a pixel with atomics of the dtype:
-
+On CUDA, backward kernels round each contribution to a pixel, and add it with atomics of the low dtype:
 UpSampleLinear1d.cu, UpSampleBilinear2d.cu, UpSampleTrilinear3d.cu and UpSampleBicubic2d.cu in
-aten/src/ATen/native/cuda; positions and weights as in UpSample.cuh there. With ``antialias=True`` the weights are
-rounded to the dtype, and so is the result of the rows before that of the columns: upsample_gen2d_aa_out_frame and
-upsample_gen2d_aa_backward_out_frame in UpSampleBilinear2d.cu.
+aten/src/ATen/native/cuda. Positions and weights are those of UpSample.cuh in the same folder.
+
+With ``antialias=True`` the weights are rounded to the dtype. So is the result of the horizontal pass before the
+vertical pass: upsample_gen2d_aa_out_frame and upsample_gen2d_aa_backward_out_frame in UpSampleBilinear2d.cu.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch import Tensor
 from pytest_amp.numerics.oracle.colliding_updates import in_turn
 from pytest_amp.numerics.oracle.operation import LOW, Operation
 
-#: The number of dimensions by overload.
+#: Number of interpolated dimensions, by overload.
 INTERPOLATED = {
     "aten::upsample_linear1d_backward": 1,
     "aten::upsample_bilinear2d_backward": 2,
@@ -37,7 +37,7 @@ SMOOTH_A = -0.5
 
 
 def backward(operation: Operation) -> list[Any]:
-    """Compute each pixel's gradient from the gradients of the results to which it contributes, tap by tap."""
+    """Compute every input pixel's gradient: add rounded contributions of the outputs, one filter tap at a time."""
     dtype, dims = operation.returned[0], INTERPOLATED[operation.name]
     if dtype not in LOW or not operation.rounds:
         return operation.once()
@@ -68,7 +68,7 @@ def backward(operation: Operation) -> list[Any]:
 
 
 def antialiased(operation: Operation) -> list[Any]:
-    """Compute antialiased interpolation: along the rows, rounded, then along the columns."""
+    """Compute antialiased interpolation: a horizontal pass whose result is rounded, then a vertical pass."""
     x, counts, aligned = operation.args[:3]
     dtype = operation.returned[0]
     if dtype not in LOW or not operation.rounds or list(x.shape[-2:]) == list(counts):
@@ -81,10 +81,10 @@ def antialiased(operation: Operation) -> list[Any]:
 
 
 def forward(operation: Operation) -> list[Any]:
-    """Compute ``aten::upsample_linear1d`` and similar on a CPU: weights are rounded except in channels-last kernels.
+    """Compute ``aten::upsample_linear1d`` and similar on a CPU, with rounded weights except in channels-last kernels.
 
-    upsample_generic_Nd_kernel_impl in aten/src/ATen/native/cpu/UpSampleKernel.cpp; a linear weight is 1 minus the
-    other, rounded weight.
+    See upsample_generic_Nd_kernel_impl in aten/src/ATen/native/cpu/UpSampleKernel.cpp. The first of two linear weights
+    is 1 minus the second one, which has been rounded.
     """
     x, counts, aligned = operation.args[:3]
     dtype, dims, cubic = operation.returned[0], len(operation.args[1]), "cubic" in operation.name
@@ -107,7 +107,7 @@ def forward(operation: Operation) -> list[Any]:
     return operation.finished([x])
 
 
-#: _use_vectorized_kernel_cond_2d and _use_vectorized_kernel_cond_3d in UpSampleKernel.cpp.
+#: Limits of _use_vectorized_kernel_cond_2d and _use_vectorized_kernel_cond_3d in UpSampleKernel.cpp.
 FEW_CHANNELS, FEW_PIXELS = 3, 128
 FORWARD = tuple(name.removesuffix("_backward") for name in INTERPOLATED if "_aa_" not in name)
 
@@ -121,9 +121,9 @@ def _along(x: Tensor, dim: int, count: int, taps: list[tuple[Tensor, Tensor]]) -
 
 
 def nearest(operation: Operation) -> list[Any]:
-    """Compute ``aten::upsample_nearest1d`` and similar: indices are computed in float32, with or without rounding.
+    """Compute ``aten::upsample_nearest1d`` and similar, with indices in float32 whether or not results are rounded.
 
-    For a position at an integer or a half, float64 would read another pixel.
+    At positions that are integers or halves, float64 arithmetic would select a different pixel.
     """
     x, *arguments = operation.args
     dims = int(operation.name[-2])
@@ -148,14 +148,14 @@ def _scales(dims: int) -> tuple[str, ...]:
 
 
 def _scale(size: int, count: int, scale: float | None, *, aligned: bool) -> float:
-    """Return the number of pixels for each result."""
+    """Return the number of input pixels per output pixel."""
     if aligned:
         return (size - 1) / (count - 1) if count > 1 else 0.0
     return 1 / scale if scale else size / count
 
 
 def _taps(size: int, count: int, scale: float, *, aligned: bool, cubic: bool) -> list[tuple[Tensor, Tensor]]:
-    """Return each result's pixel and weight for each tap of one dimension; positions are float32."""
+    """Return, for each filter tap of one dimension, every output's input pixel and weight; positions are float32."""
     to, scale = torch.arange(count, dtype=torch.float32), float(torch.tensor(scale, dtype=torch.float32))
     source = (to * scale if aligned else (to + 0.5) * scale - 0.5).to(torch.float64)
     source = source if aligned or cubic else source.clamp_min(0.0)
@@ -172,7 +172,7 @@ def _taps(size: int, count: int, scale: float, *, aligned: bool, cubic: bool) ->
 
 
 def _smooth_taps(operation: Operation, size: int, count: int, scale: float) -> list[tuple[Tensor, Tensor]]:
-    """Return the taps of antialiased interpolation, whose filter is as wide as a result; weights outside are zero.
+    """Return the taps of antialiased interpolation, whose filter widens with the scale; weights outside it are zero.
 
     The weights are rounded, divided by their rounded sum, and rounded again.
     """

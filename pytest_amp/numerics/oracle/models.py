@@ -1,4 +1,4 @@
-"""The rounding model of each operator: the data in ``models.toml``, and its evaluation."""
+"""Rounding models of the operators: read ``models.toml``, and evaluate the model of an operation."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class ModelName(enum.Enum):
 class Model:
     """The rounding model of one overload on a device type and dtype.
 
-    ``factor`` is the error of the kernel in units of the model's; ``source`` is its source.
+    ``factor`` is the ratio of the kernel's error to the model's; ``source`` states where the model comes from.
     """
 
     name: ModelName = ModelName.ONCE
@@ -66,7 +66,7 @@ def _rows() -> list[dict[str, Any]]:
 
 
 def _holds(row: dict[str, Any]) -> bool:
-    """Return whether a row holds for this torch: ``since`` and ``until`` are the first and the last release."""
+    """Return whether a row applies to this torch: ``since`` and ``until`` are its first and last release."""
     return holds_in(release_of(torch.__version__), since=row.get("since"), until=row.get("until"))
 
 
@@ -119,7 +119,7 @@ REFUSALS = (RuntimeError, TypeError, NotImplementedError, ValueError, IndexError
 
 
 def evaluate(operation: Operation) -> list[Any]:
-    """Return the results of an operation, flat, in float64; if it rounds, rounded by its model.
+    """Return the flat float64 results of an operation, rounded by its model if the operation rounds.
 
     Raises NotModelled if there is no model; ``Operation.stand_in`` is then the closest replacement.
     """
@@ -139,13 +139,13 @@ def _modelled(operation: Operation) -> list[Any]:
 def evaluate_both(operation: Operation) -> tuple[list[Any], Iterator[list[Any]]]:
     """Return the results without rounding, and the results rounded by each alternative of the model.
 
-    An operator without a formula runs once for both. Raises NotModelled.
+    An operator without a formula runs only once. Raises NotModelled.
     """
     formula, unrounded = _formula(operation), replace(operation, rounds=False)
     if formula is None:
         exact = evaluate(unrounded)
         return exact, iter([operation.finished(exact)])
-    # Arguments that are written to, including statistics, must be written only once.
+    # Arguments that are mutated, including statistics, must be mutated only once.
     if operation.name in SILENTLY_WRITTEN or torch_private.aliasing_of(operation.overload).writes:
         args = [arg.clone() if isinstance(arg, torch.Tensor) else arg for arg in operation.args]
         unrounded = replace(unrounded, args=tuple(args))

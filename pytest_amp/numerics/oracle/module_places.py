@@ -1,4 +1,4 @@
-"""Place of an operator call in a model: the module, the operator with a rule around it, and the direction."""
+"""Place of an operator call in a model: the module, the enclosing operator with a rule, and the direction."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pytest_amp.rules.spec import Rule
 
 
 class Direction(enum.Enum):
-    """The pass of a call."""
+    """Forward or backward pass."""
 
     FORWARD = "forward"
     BACKWARD = "backward"
@@ -24,7 +24,7 @@ class Direction(enum.Enum):
 
 @dataclass(frozen=True)
 class Place:
-    """Place of a call: ``module`` is a path (``""`` is the model or the loss), ``operator`` has a rule, or is None."""
+    """Place of a call: a module's path (``""`` is the model or the loss), and the operator with a rule, if any."""
 
     module: str
     direction: Direction
@@ -33,10 +33,10 @@ class Place:
 
 @dataclass
 class Places:
-    """Tracker of a model's passes.
+    """Tracker of the place of every operator call in a model's forward and backward pass.
 
-    A call of the backward pass belongs to the module in whose forward pass its autograd node was created; nodes are
-    numbered in the order of their creation.
+    A backward call is attributed to the module whose forward pass created its autograd node; nodes have sequence
+    numbers in the order of their creation.
     """
 
     model: torch.nn.Module
@@ -92,7 +92,7 @@ class Places:
         self._mark()
 
     def _intercepted(self, call: torch_private.Interception) -> object:
-        """Mark the outermost operator with a rule: the operators that it calls run by that rule, too."""
+        """Mark the outermost operator with a rule, which also applies to the operators that it calls."""
         if self.operators[-1] is not None:
             return call.proceed()
         self.operators.append(call.overload.name())

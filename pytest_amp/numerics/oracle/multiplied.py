@@ -1,8 +1,8 @@
-"""The product of a tensor's elements on a CPU, which is computed in the low dtype: each product is rounded.
+"""Float64 formulas of ``prod`` on a CPU, which rounds every partial product to the low dtype.
 
-prod_kernel_impl in aten/src/ATen/native/cpu/ReduceOpsKernel.cpp. Contiguous elements are multiplied in four vectors at
-a time, by lane, then the vectors, then the lanes, and finally the vector remainder: vectorized_inner_reduction in
-aten/src/ATen/native/cpu/Reduce.h. Other elements are multiplied sequentially.
+See prod_kernel_impl in aten/src/ATen/native/cpu/ReduceOpsKernel.cpp. For contiguous elements,
+vectorized_inner_reduction in aten/src/ATen/native/cpu/Reduce.h accumulates four vectors lane by lane, multiplies the
+four vectors, then their lanes, and finally the vector remainder. Strided elements are multiplied sequentially.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from torch import Tensor
 
 from pytest_amp.numerics.oracle.operation import LOW, Operation
 
-#: Low-precision elements of a vector: AVX2's also under AVX512 for these kernels, and the same without vectors.
+#: Low-precision elements of a vector: these kernels use the width of AVX2 under AVX512, too, and without vectors.
 LANES = 16
 
 
 def by_vectors(operation: Operation) -> list[Any]:
-    """Compute ``aten::prod`` and ``prod.dim_int`` of contiguous elements by vectors; of others as ``in_turn``."""
+    """Compute ``aten::prod`` and ``prod.dim_int``: contiguous elements by vectors, strided elements sequentially."""
     if not _is_kept_low(operation):
         return operation.once()
     rows, beside = _rows(operation)
@@ -28,7 +28,7 @@ def by_vectors(operation: Operation) -> list[Any]:
 
 
 def in_turn(operation: Operation) -> Iterator[list[Any]]:
-    """Yield the product of strided elements, sequentially, and of strided rows, row by row."""
+    """Yield the products in other orders: all elements sequentially, and for ``aten::prod`` by vectors in each row."""
     if not _is_kept_low(operation):
         return
     yield _shaped(operation, _one_after_the_other(operation, _rows(operation)[0]))
@@ -38,7 +38,7 @@ def in_turn(operation: Operation) -> Iterator[list[Any]]:
 
 
 def _of_vectors(operation: Operation, rows: Tensor) -> Tensor:
-    """Replace the elements of ``rows`` that fill four vectors by their product."""
+    """Replace the elements of each row that fill blocks of four vectors by their product."""
     blocks = rows.shape[-1] // (4 * LANES)
     if not blocks:
         return rows
@@ -55,14 +55,14 @@ def _is_kept_low(operation: Operation) -> bool:
 
 
 def _given(operation: Operation) -> Tensor:
-    """Return the elements, cast before the product if another dtype is requested."""
+    """Return the elements, rounded to the requested dtype before they are multiplied."""
     return _low(operation, operation.args[0])
 
 
 def _rows(operation: Operation) -> tuple[Tensor, bool]:
     """Return the tensor with the reduced dimension last, and whether that dimension is contiguous.
 
-    A product of all elements is in the order of memory.
+    The product of all elements multiplies them in the order of their memory.
     """
     x = _given(operation)
     if operation.name == "aten::prod":

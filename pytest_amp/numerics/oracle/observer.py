@@ -1,7 +1,7 @@
-"""The local prediction: each operator of a real step, replayed on its real inputs and incoming gradients.
+"""Local prediction: replay each operator in float64 on the inputs and incoming gradients of the real run.
 
-Unlike the global prediction it stays accurate at any depth, since a flipped rounding does not reach the next operator,
-and it names the operator that does not round as its model.
+Unlike the global prediction it stays accurate at any depth, since a value that rounds differently does not propagate to
+the next operator. It also identifies the operator whose rounding differs from its model.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from pytest_amp.text.quoted import quoted
 class Agreement:
     """Agreement of one real result of one operator call with its model.
 
-    ``equal`` of ``elements`` equal the model's: bitwise, in float32 up to ``FLOAT32_FLIPS``. ``error`` is E(real,
-    exact), ``ideal`` E(model, exact), both relative L2 for these inputs; ``expected_dtype`` is the dtype of torch's
-    type promotion. ``again`` is the agreement for other values, if these may have caused a long or cancelling sum: see
-    ``oracle.sums``. ``spread`` is the factor of the error that is due to chance in a nondeterministic reduction: see
-    ``oracle.colliding_updates``.
+    ``equal`` of ``elements`` equal the model's bitwise, or within ``FLOAT32_FLIPS`` in float32. ``error`` is E(real,
+    exact) and ``ideal`` is E(model, exact), both relative L2 errors for these inputs. ``expected_dtype`` is the result
+    of torch's type promotion. ``again`` is the agreement on other values, measured if a long or cancelling sum may
+    explain the error (see ``oracle.sums``). ``spread`` is the factor by which the error of a nondeterministic reduction
+    may vary by chance (see ``oracle.colliding_updates``).
     """
 
     dtype: torch.dtype
@@ -54,8 +54,8 @@ class Agreement:
 class ObservedCall:
     """One operator call of a real step: its place, operator, dtypes, model, and the agreement of its results.
 
-    ``problem`` says why an operator is not modelled: its results are then not compared. ``longest`` is the largest
-    dimension of an argument: about as many terms are added sequentially.
+    ``problem`` is the reason why an operator is not modelled; its results are then not compared. ``longest`` is the
+    largest size of a dimension of any argument, an estimate of the number of terms that are added sequentially.
     """
 
     place: Place
@@ -67,7 +67,7 @@ class ObservedCall:
     longest: int = 1
 
 
-#: An error of a low result, in units of its model's, above which the call is repeated with other values.
+#: Ratio of a low-precision result's error to its model's, above which the call is repeated with other values.
 DOUBTFUL = 1.05
 
 
@@ -75,15 +75,15 @@ DOUBTFUL = 1.05
 _UNWRITTEN = ("aten::empty", "aten::new_empty", "aten::resize", "aten::set_", "aten::view.dtype")
 
 
-#: The model of an operator that has no float64 kernel, and no formula for its arguments.
+#: Model of an operator that has neither a float64 kernel nor a formula for its arguments.
 _UNKNOWN = Model(ModelName.UNMODELLED, source="no float64 kernel and no formula")
 
 
 @dataclass
 class Observer:
-    """Execution of every operator and of its model in float64, up to the call with the number ``until``, if any.
+    """Run every operator together with its float64 model, up to call number ``until`` if it is set.
 
-    ``calls`` counts the calls so far.
+    ``calls`` is the number of calls so far.
     """
 
     device_type: str
@@ -189,9 +189,10 @@ class Observer:
         return compared
 
     def _is_doubtful(self, call: torch_private.Dispatched, agreement: Agreement, factor: float) -> bool:
-        """Return whether an error is too large for one rounding, or for a short float32 sum but not for a long one.
+        """Return whether an error is too large for one rounding or a short float32 sum, but possible for a long sum.
 
-        The error of a sum is relative to its terms, and no long sum exceeds ``certain`` then.
+        The error of a sum is relative to the absolute values of its terms, so an error above ``certain`` is a fault
+        without a second measurement.
         """
         if agreement.dtype != torch.float32:
             return agreement.error > DOUBTFUL * factor * agreement.ideal
@@ -203,7 +204,7 @@ class Observer:
     def _drawn_again(
         self, call: torch_private.Dispatched, operation: Operation, compared: list[Agreement]
     ) -> list[Agreement]:
-        """Return ``compared`` with the agreement of the kernel on other values of the same dtypes and shapes."""
+        """Run the kernel on other values of the same dtypes and shapes, and set ``again`` of each of ``compared``."""
         generator = torch.Generator("cpu").manual_seed(len(self.observed_calls))
         leaves, spec = call.flat
         args, kwargs = torch_private.unflat([other_numbers(x, generator) if is_real(x) else x for x in leaves], spec)
@@ -267,19 +268,19 @@ def _leaves(call: torch_private.Dispatched) -> list[Any]:
 
 #: The smallest normal float32. Kernels may flush a smaller product or partial sum to zero; oneDNN's do.
 _TINY = float(torch.finfo(torch.float32).tiny)
-#: The share of a result that underflow has to reach before elements that differ by it count as equal.
+#: Fraction of a result's norm above which underflow matters: elements that differ by at most that then count as equal.
 _NEGLIGIBLE = 2.0**-30
 
 
 def _lost_to_underflow(call: torch_private.Dispatched) -> float:
-    """Return what one element of a result may lose to underflow: all terms of the longest sum, if each is flushed.
+    """Bound the error of one element due to underflow: at most, every term of the longest sum is flushed to zero.
 
-    It is of no consequence for results above some 1e-30, which gradients behind many small weights may be below.
+    This matters only for results below about 1e-30, such as gradients that have passed through many small weights.
     """
     return _TINY * max((leaf.numel() for leaf in _leaves(call) if is_real(leaf)), default=1)
 
 
-#: Sums of products: their terms may cancel, and then the sum is less exact than its terms.
+#: Sums of products, whose terms may cancel; the relative error of the sum is then larger than that of its terms.
 _SUMS = tuple(
     f"aten::{name}"
     for name in (
@@ -289,7 +290,7 @@ _SUMS = tuple(
     )
 )
 
-#: The float32 error above which cancellation of terms is checked.
+#: Float32 error above which cancellation of the terms is taken into account.
 CANCELS = 2.0**-20
 
 
@@ -297,15 +298,15 @@ def _may_cancel(agreement: Agreement) -> bool:
     return agreement.error > (CANCELS if agreement.dtype == torch.float32 else agreement.ideal * MORE)
 
 
-#: The error of a low result, in units of its model's, above which cancellation of terms is checked.
+#: Ratio of a low-precision result's error to its model's, above which cancellation of the terms is taken into account.
 MORE = 1.02
 
 
 def _relative_to_terms(operation: Operation, compared: list[Agreement], exact: list[Any]) -> list[Agreement]:
-    """Return ``compared`` with the errors of float32 results relative to the same sums of absolute values.
+    """Make the errors of float32 results in ``compared`` relative to the sums of their terms' absolute values.
 
-    A low result may have the error of a float32 rounding of that sum, too: if terms cancel to less than a thousandth,
-    this is more than its own rounding.
+    The error of a low-precision result may also be one float32 rounding of that sum, which exceeds the rounding of the
+    result itself if the terms cancel to less than a thousandth.
     """
     if torch_private.aliasing_of(operation.overload).writes:
         return compared  # its arguments were overwritten
@@ -325,7 +326,7 @@ def _relative_to_terms(operation: Operation, compared: list[Agreement], exact: l
 
 
 def _written(operation: Operation, real: list[Any]) -> list[Any]:
-    """Return ``real`` without the work buffers that kernels leave uninitialized, as a whole or in part.
+    """Remove from ``real`` the work buffers that kernels leave uninitialized, entirely or in part.
 
     These are the total weight of an unreduced NLL loss, and the elements beyond a row's lengths in a CTC loss:
     aten/src/ATen/native/LossNLL.cpp, LossCTC.cpp.
@@ -336,7 +337,7 @@ def _written(operation: Operation, real: list[Any]) -> list[Any]:
 
 
 def _relative_to_input(operation: Operation, statistic: Agreement, value: torch.Tensor) -> Agreement:
-    """Return the error of running statistics relative to the update by a mean of absolute values."""
+    """Make the error of running statistics relative to an update with the mean of the absolute inputs."""
     x, momentum = operation.args[0], operation.argument(6, "momentum")
     if statistic.error <= CANCELS or not isinstance(momentum, float):
         return statistic
@@ -344,7 +345,7 @@ def _relative_to_input(operation: Operation, statistic: Agreement, value: torch.
     return replace(statistic, error=statistic.error / max(added / (_norm(value) or 1.0), 1.0))
 
 
-#: The share of equal elements at which no alternative of the model is tried.
+#: Fraction of equal elements from which on no further alternative of the model is tried.
 NEARLY_ALL = 0.99
 
 
@@ -362,6 +363,6 @@ def _representable(values: torch.Tensor, dtype: torch.dtype) -> bool:
 
 
 def _norm(values: torch.Tensor) -> float:
-    """Return the L2 norm of finite elements: the difference of two equal infinities is NaN."""
+    """Return the L2 norm of the finite elements; NaN, the difference of two equal infinities, counts as zero."""
     parts = torch.view_as_real(values) if values.is_complex() else values
     return float(torch.linalg.vector_norm(parts.nan_to_num(0.0, 0.0, 0.0)))

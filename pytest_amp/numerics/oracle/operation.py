@@ -1,4 +1,4 @@
-"""One operator call in float64, with the roundings that the kernel for the real dtypes makes."""
+"""Operator call in float64 arithmetic, with the roundings that the kernel of the real dtypes makes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WIDE = {True: torch.complex128, False: torch.float64}
 LOW = (torch.bfloat16, torch.float16)
 
 
-#: Tolerance of float32 results for another order of sums: 64 roundings of the element or, if larger, of a typical one.
+#: Tolerance of float32 results summed in another order: 64 roundings of the element or, if larger, of a typical one.
 FLOAT32_FLIPS = 2.0**-18
 
 
@@ -67,16 +67,16 @@ def rounded(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def met(result: torch.Tensor, once: torch.Tensor) -> bool:
-    """Return whether ``result`` had colliding updates: it differs from ``once``, which was rounded at the end only."""
+    """Return whether updates collided: ``result`` differs from ``once``, which was rounded only at the end."""
     return not torch.equal(result, once)
 
 
 @dataclass(frozen=True)
 class Operation:
-    """A call whose real arguments are wide, and the dtypes that they represent.
+    """Operator call with float64 or complex128 arguments, and the dtypes that they represent.
 
-    ``given`` and ``returned`` are the dtypes by index of the flattened arguments and results, None for values other
-    than floating and complex tensors. Without ``rounds`` nothing is rounded.
+    ``given`` and ``returned`` are the dtypes of the flattened arguments and results, and None for values other than
+    floating and complex tensors. If ``rounds`` is false, nothing is rounded.
     """
 
     overload: Any
@@ -105,16 +105,17 @@ class Operation:
         return self.args[index] if index < len(self.args) else self.kwargs.get(name)
 
     def once(self) -> list[Any]:
-        """Return the results of the float64 kernel, flat, each rounded once at the end."""
+        """Return the flat results of the float64 kernel, each rounded once at the end."""
         results = torch_private.flat(torch_private.call_overload(self.overload, self.args, self.kwargs))[0]
         return self.finished(results)
 
     def stand_in(self) -> list[Any]:
-        """Return the results of an operator without a float64 kernel and without a formula, flat and wide.
+        """Return the flat results, in float64, of an operator that has neither a float64 kernel nor a formula.
 
         They are computed by its decomposition, by its float32 kernel or, if it has neither, by the kernel of the real
-        dtypes. Results of a decomposition after the first may differ from the kernel's (torch's own for attention do):
-        it is used if it agrees with the float32 kernel, if there is one. Raises what the last one raises.
+        dtypes. The secondary results of a decomposition may differ from the kernel's, as in torch's decompositions of
+        attention. If there is a float32 kernel, a decomposition is used only if it agrees with that. Raises the
+        exception of the last alternative.
         """
         exact = None if torch_private.aliasing_of(self.overload).writes else self._decomposed()
         narrow: list[Any] | None = None
@@ -134,7 +135,7 @@ class Operation:
             return None
 
     def _by_kernel(self, dtypes: tuple[torch.dtype | None, ...]) -> list[Any]:
-        """Return the widened results of the kernel for ``dtypes``; values that it writes are copied to arguments."""
+        """Return the widened results of the kernel of ``dtypes``, and copy mutated values to the arguments."""
         leaves, spec = torch_private.flat((self.args, self.kwargs))
         narrow = [
             leaf if dtype is None or not is_real(leaf) or leaf.is_complex() else leaf.to(dtype, copy=True)
@@ -149,10 +150,10 @@ class Operation:
         return [widened(value) if is_real(value) else value for value in results]
 
     def of_float32(self, *, onednn: bool | None = None) -> list[Any]:
-        """Return the results of the float32 kernel, flat, each rounded once at the end.
+        """Return the flat results of the float32 kernel, each rounded once at the end.
 
-        Values with an error above ``FLOAT32_FLIPS`` are replaced by the float64 kernel's: a broken kernel is not a
-        reference. On a CPU float32 and bf16 may run in oneDNN, unless ``onednn`` is false; fp16 does not.
+        Values with an error above ``FLOAT32_FLIPS`` are replaced by those of the float64 kernel, since a broken kernel
+        is no reference. On a CPU, float32 and bf16 may run in oneDNN unless ``onednn`` is false; fp16 does not.
         """
         leaves, spec = torch_private.flat((self.args, self.kwargs))
         args, kwargs = torch_private.unflat(
@@ -160,7 +161,7 @@ class Operation:
         )
         exact = torch_private.flat(self.overload(*self.args, **self.kwargs))[0]
         mkldnn: Any = torch.backends.mkldnn
-        before = mkldnn.set_flags(False)[0]  # its first argument: whether it is enabled
+        before = mkldnn.set_flags(False)[0]  # the first flag is whether oneDNN is enabled
         try:
             mkldnn.set_flags(before and (self.returned[0] != torch.float16 if onednn is None else onednn))
             results = torch_private.flat(self.overload(*args, **kwargs))[0]

@@ -1,4 +1,4 @@
-"""Average pools that divide and sum in the low dtype: forward in three dimensions, and backward."""
+"""Float64 formulas of average pooling that sums and divides in the low dtype: adaptive 3d forward, and backward."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from torch import Tensor
 
 from pytest_amp.numerics.oracle.operation import LOW, Operation
 
-#: The number of dimensions of adaptive pools' backward, by overload.
+#: Number of pooled dimensions of the backward of adaptive pooling, by overload.
 ADAPTIVE = {"aten::_adaptive_avg_pool2d_backward": 2, "aten::_adaptive_avg_pool3d_backward": 3}
 
 
 def adaptive_forward(operation: Operation) -> list[Any]:
-    """Compute ``aten::_adaptive_avg_pool3d`` on a CPU: each sum of a window, and each division, is rounded.
+    """Compute ``aten::_adaptive_avg_pool3d`` on a CPU, which rounds every partial sum and every quotient.
 
-    adaptive_avg_pool3d_out_frame in aten/src/ATen/native/AdaptiveAveragePooling3d.cpp.
+    See adaptive_avg_pool3d_out_frame in aten/src/ATen/native/AdaptiveAveragePooling3d.cpp.
     """
     x, counts = operation.args[:2]
     dtype = operation.returned[0]
@@ -35,20 +35,20 @@ def adaptive_forward(operation: Operation) -> list[Any]:
 
 
 def adaptive_backward_cpu(operation: Operation) -> list[Any]:
-    """Compute ``aten::_adaptive_avg_pool2d_backward`` and 3d on a CPU, which divide by each size, the first one first.
+    """Compute ``aten::_adaptive_avg_pool2d_backward`` and 3d on a CPU: divide by the window's sizes, first to last.
 
-    cpu_adaptive_avg_pool2d_backward in aten/src/ATen/native/cpu/AdaptiveAvgPoolKernel.cpp, and
+    See cpu_adaptive_avg_pool2d_backward in aten/src/ATen/native/cpu/AdaptiveAvgPoolKernel.cpp, and
     adaptive_avg_pool3d_backward_out_frame in aten/src/ATen/native/AdaptiveAveragePooling3d.cpp.
     """
     return _adaptive_backward(operation, first_to_last=True)
 
 
 def adaptive_backward_cuda(operation: Operation) -> list[Any]:
-    """Compute ``aten::_adaptive_avg_pool2d_backward`` and 3d on CUDA, with atomics for overlapping windows.
+    """Compute ``aten::_adaptive_avg_pool2d_backward`` and 3d on CUDA, which uses atomics for overlapping windows.
 
-    adaptive_average_gradinput and similar kernels in aten/src/ATen/native/cuda/AdaptiveAveragePooling.cu divide by each
-    size, the last one first; atomicadaptiveaveragegradinput in AdaptiveAveragePooling3d.cu there divides by the first
-    one first.
+    adaptive_average_gradinput and similar kernels in aten/src/ATen/native/cuda/AdaptiveAveragePooling.cu divide by the
+    window's sizes from last to first; atomicadaptiveaveragegradinput in AdaptiveAveragePooling3d.cu, in the same
+    folder, divides from first to last.
     """
     grad, x = operation.args[:2]
     dims = ADAPTIVE[operation.name]
@@ -57,7 +57,7 @@ def adaptive_backward_cuda(operation: Operation) -> list[Any]:
 
 
 def _adaptive_backward(operation: Operation, *, first_to_last: bool) -> list[Any]:
-    """Compute an adaptive pool's backward, rounded after each division of a share and each sum of windows."""
+    """Compute the backward of adaptive pooling, rounding every quotient and every accumulation into the gradient."""
     grad, x = operation.args[:2]
     dims, dtype = ADAPTIVE[operation.name], operation.returned[0]
     result = torch.zeros_like(x)
@@ -72,7 +72,7 @@ Index = tuple[Any, ...]
 
 
 def _windows(sizes: torch.Size, counts: Any) -> Iterator[tuple[Index, Index]]:
-    """Yield the index of each result of an adaptive pool, and of its window, each after an ellipsis."""
+    """Yield the index of each output of adaptive pooling, and the index of its window, each after an ellipsis."""
     for place in itertools.product(*(range(count) for count in counts)):
         window = (
             slice(index * size // count, -(-(index + 1) * size // count))
@@ -82,24 +82,24 @@ def _windows(sizes: torch.Size, counts: Any) -> Iterator[tuple[Index, Index]]:
 
 
 def _divided(operation: Operation, values: Tensor, window: Index) -> Tensor:
-    """Divide ``values`` by the sizes of ``window``, one after the other, each quotient rounded."""
+    """Divide ``values`` by each size of ``window`` in order, rounding every quotient."""
     for side in window:
         values = operation.low(values / (side.stop - side.start), operation.returned[0])
     return values
 
 
 def average_backward_cpu(operation: Operation) -> list[Any]:
-    """Compute ``aten::avg_pool2d_backward`` on a CPU: each window's share and each sum of windows is rounded.
+    """Compute ``aten::avg_pool2d_backward`` on a CPU, which rounds each window's share and every accumulation.
 
-    cpu_avg_pool2d_backward in aten/src/ATen/native/cpu/AvgPoolKernel.cpp.
+    See cpu_avg_pool2d_backward in aten/src/ATen/native/cpu/AvgPoolKernel.cpp.
     """
     return _average_backward(operation, sums_are_low=True)
 
 
 def average_backward_cuda(operation: Operation) -> list[Any]:
-    """Compute ``aten::avg_pool2d_backward`` on CUDA: each window's share is rounded, and their sum once, at the end.
+    """Compute ``aten::avg_pool2d_backward`` on CUDA, which rounds each window's share, and their sum once at the end.
 
-    avg_pool2d_backward_out_cuda_frame in aten/src/ATen/native/cuda/AveragePool2d.cu.
+    See avg_pool2d_backward_out_cuda_frame in aten/src/ATen/native/cuda/AveragePool2d.cu.
     """
     return _average_backward(operation, sums_are_low=False)
 
@@ -127,6 +127,6 @@ def _average_backward(operation: Operation, *, sums_are_low: bool) -> list[Any]:
 
 
 def _pair(value: Any) -> tuple[int, ...]:
-    """Return one size for each of both dimensions; an empty tuple if there is none."""
+    """Expand a single size to both dimensions; return an empty tuple for an empty argument."""
     pair = tuple(value)
     return pair * 2 if len(pair) == 1 else pair

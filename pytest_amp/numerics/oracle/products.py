@@ -1,4 +1,4 @@
-"""Float64 formulas of products that are rounded before an addition, or in parts."""
+"""Float64 formulas of matrix products that are rounded before an addition, or in several parts."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def outer(operation: Operation) -> list[Any]:
 
 
 def trilinear(operation: Operation) -> list[Any]:
-    """Compute ``aten::_trilinear``, which ``bilinear`` calls: the product of two tensors is rounded before the third's.
+    """Compute ``aten::_trilinear``, which ``bilinear`` calls: round the product of two tensors before the third factor.
 
-    aten/src/ATen/native/Linear.cpp, which processes one slice of a dimension after the other. For wide tensors autocast
+    See aten/src/ATen/native/Linear.cpp, which processes the slices of a dimension one by one. For wide tensors autocast
     determines the roundings.
     """
     tensors, expanded, summed = operation.args[:3], operation.args[3:6], set(operation.args[6])
@@ -76,7 +76,7 @@ def batch_by_batch(operation: Operation, *, step: torch.dtype | None = None) -> 
 
 
 def batch_by_batch_in_two_steps(operation: Operation) -> Iterator[list[Any]]:
-    """Yield ``batch_by_batch`` with each product rounded by cuBLAS, too, an alternative of a model."""
+    """Yield the alternative of ``batch_by_batch`` in which cuBLAS rounds each product, too."""
     yield batch_by_batch(operation, step=operation.returned[0])
 
 
@@ -103,12 +103,12 @@ def matrix_and_vector(operation: Operation) -> list[Any]:
     return operation.finished([operation.low(added, dtype) + product])
 
 
-#: Results whose last dimension is a multiple of this use cuBLAS's kernels for aligned memory.
+#: Results whose last dimension is a multiple of this run in cuBLAS's kernels for aligned memory.
 ALIGNED = 8
 
 
 def product_and_sum(operation: Operation) -> list[Any]:
-    """Compute ``aten::addmm``, ``addmv`` and ``baddbmm`` as cuBLAS does most often: see ``models.toml``.
+    """Compute ``aten::addmm``, ``addmv`` and ``baddbmm`` as cuBLAS most often does: see ``models.toml``.
 
     A bias of one dimension is added in float32 by the epilogue of cuBLASLt: addmm_out_cuda_impl in
     aten/src/ATen/native/cuda/Blas.cpp.
@@ -120,22 +120,22 @@ def product_and_sum(operation: Operation) -> list[Any]:
 
 
 def in_two_steps(operation: Operation) -> Iterator[list[Any]]:
-    """Yield the result with two roundings, an alternative of a model."""
+    """Yield the alternative with two roundings."""
     yield product_in_two_steps(operation)
 
 
 def once(operation: Operation) -> Iterator[list[Any]]:
-    """Yield the result with one rounding, an alternative of a model."""
+    """Yield the alternative with one rounding."""
     yield operation.once()
 
 
-#: Parts in which cuBLAS splits a sum, and the terms of a part in its kernels for a few unaligned columns.
+#: Number of parts into which cuBLAS splits a sum, and of terms of a part in its kernels for a few unaligned columns.
 PARTS, FEW_TERMS = (2, 4, 8, 16), 8
 MOST_PARTS = 64
 
 
 def in_parts(operation: Operation) -> Iterator[list[Any]]:
-    """Yield ``aten::mm`` of unaligned matrices with split sums: each part is rounded, and their sum once more.
+    """Yield ``aten::mm`` of unaligned matrices with split sums: round each part, and once more the sum of the parts.
 
     Nothing is yielded if torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction, or that of fp16, is off.
     """

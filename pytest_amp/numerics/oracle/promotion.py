@@ -1,4 +1,4 @@
-"""The dtypes of an operator's results by the dtypes of its arguments: type promotion without the kernels."""
+"""Infer the dtypes of an operator's results from those of its arguments, without running the kernels."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ _KERNEL_KNOWS = frozenset(
 )
 
 #: Operators whose fake tensors return another dtype than the kernel on older torch (2.6: float32). Running the kernel
-#: for its dtypes would need its workspace: the dtypes of the real results are used.
+#: would need its workspace, so the dtypes of the real results are used instead.
 KERNEL_DECIDES = frozenset({"aten::mkldnn_rnn_layer_backward"})
 
 _KNOWN: dict[object, Dtypes] = {}
 
 
 def returned_dtypes(call: torch_private.Dispatched) -> Dtypes:
-    """Return the dtype of each result of ``call``, flat; None for other values than floating and complex tensors.
+    """Return the dtypes of the flat results of ``call``; None for values other than floating and complex tensors.
 
-    The dtypes are computed on fake tensors, once for each combination of dtypes; if fake tensors fail (a shape that
-    depends on values), by the operator itself. Raises whatever the operator raises.
+    The call is made on fake tensors, once for each combination of dtypes. If fake tensors fail (a shape that depends on
+    values), the operator itself runs. Raises whatever the operator raises.
     """
     if not torch_private.returns_tensors(call.overload):
         return ()
@@ -54,14 +54,14 @@ def returned_dtypes(call: torch_private.Dispatched) -> Dtypes:
 
 
 def _of_recurrent(call: torch_private.Dispatched) -> Dtypes:
-    """Return the dtypes of input, state and weight gradients: the kernel needs a real reserve, fakes have no rule."""
+    """Return the dtypes of input, state and weight gradients: the kernel needs a real reserve, and has no fake rule."""
     x, weights, *_ = call.args
     cell = None if call.args[5] is None else x.dtype
     return (x.dtype, x.dtype, cell, *([weight.dtype for weight in weights] if call.args[21][3] else []))
 
 
 def refusal(call: torch_private.Dispatched) -> Exception | None:
-    """Return torch's own error for ``call``, such as mismatched shapes; None if torch accepts it."""
+    """Return the exception that torch raises for ``call``, such as mismatched shapes; None if it raises none."""
     try:
         _of_fakes(call)
     except Exception:  # noqa: BLE001  # fake tensors may fail where the operator works
@@ -73,7 +73,7 @@ def refusal(call: torch_private.Dispatched) -> Exception | None:
 
 
 def _kind(leaf: object) -> object:
-    """Return what type promotion depends on: the dtype, and whether a tensor is zero-dimensional."""
+    """Return the input of type promotion: a value's dtype, and whether it is a zero-dimensional tensor."""
     if isinstance(leaf, torch.Tensor):
         return leaf.dtype, leaf.dim() == 0, leaf.device.type
     if isinstance(leaf, (torch.dtype, str, bool, type(None))):

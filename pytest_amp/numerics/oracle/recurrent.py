@@ -42,8 +42,8 @@ class CellStep:
 def unrolled(operation: Operation, layer: Layer, dtype: torch.dtype | None) -> list[CellStep]:
     """Compute every step in order.
 
-    Both states are rounded to ``dtype`` between steps, the new cell state only after its tanh; the gates that are saved
-    for the backward pass are rounded, the gates that the forward pass uses are not.
+    Both states are rounded to ``dtype`` between steps, but the tanh is computed from the unrounded new cell state. The
+    gates saved for the backward pass are rounded; the forward pass uses unrounded gates.
     """
     h, c = layer.h, layer.c
     steps = []

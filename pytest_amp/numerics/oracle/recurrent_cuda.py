@@ -2,10 +2,11 @@
 
 https://docs.nvidia.com/deeplearning/cudnn/backend/latest/api/cudnn-adv-library.html, cudnnRNNMode_t, has the formulas.
 
-In bf16 products are rounded: the state's part of the gates, and in backward the gradients that are passed between steps
-and between layers (measured, cuDNN 9.19, H200: outputs and states of 17 of 21 LSTM, GRU and tanh layers 0.99 to 1.000
-equal, else 0.53 to 0.86; gradients except those of recurrent weights 1.000 of LSTM and tanh over 8 steps, else 0.5). In
-fp16 other kernels run, which do not round them if a layer is small (0.98 of the elements of an LSTM, 0.99 of tanh).
+In bf16 the following products are rounded: the state's part of the gates and, in the backward pass, the gradients that
+are passed between steps and between layers. Measured shares of equal elements (cuDNN 9.19, H200): outputs and states of
+17 of 21 LSTM, GRU and tanh layers 0.99 to 1.000, otherwise 0.53 to 0.86; gradients except those of recurrent weights
+1.000 for LSTM and tanh over 8 steps, otherwise 0.5. In fp16 other kernels run, which do not round these products if a
+layer is small (0.98 of the elements of an LSTM, 0.99 of tanh).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ RELU, TANH, LSTM, GRU = range(4)
 
 @dataclass(frozen=True)
 class Cell:
-    """One layer in one direction: weights of all gates, and the dtype in which states are stored."""
+    """Layer in one direction: the weights of all gates, and the dtype in which states are stored."""
 
     mode: int
     of_input: Tensor
@@ -35,7 +36,7 @@ class Cell:
     dtype: torch.dtype | None
 
     def low(self, values: Tensor) -> Tensor:
-        """Round ``values`` as the kernel stores them."""
+        """Round ``values`` to the dtype in which the kernel stores them."""
         return self.operation.low(values, self.dtype)
 
     def product(self, values: Tensor) -> Tensor:
@@ -54,7 +55,7 @@ class Kept:
 
 
 def step(cell: Cell, x: Tensor, h: Tensor, c: Tensor | None) -> tuple[Tensor, Tensor | None, Kept]:
-    """Compute the states after one step. ``x`` is the input's part of the gates."""
+    """Compute the states after one step. ``x`` is the contribution of the input to the gates."""
     of_state = cell.product(h @ cell.of_state.T)
     first, second = cell.biases if cell.biases is not None else (0.0, 0.0)
     if cell.mode == GRU:
@@ -77,7 +78,7 @@ def step(cell: Cell, x: Tensor, h: Tensor, c: Tensor | None) -> tuple[Tensor, Te
 
 
 def step_back(cell: Cell, stored: Kept, dh: Tensor, dc: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """Compute the gradients of the input's and the state's part of the gates, and of both states before the step."""
+    """Compute the gradients of both contributions to the gates (input and state), and of both previous states."""
     if cell.mode == GRU:
         r, z, n, hn = stored.gates
         dn = dh * (1 - z) * (1 - n * n)

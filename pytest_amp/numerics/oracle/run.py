@@ -1,4 +1,4 @@
-"""A case's training step on virtual tensors: exact, or with the predicted rounding of mixed precision."""
+"""Run a case's training step on virtual tensors: exactly, or with the predicted rounding of mixed precision."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pytest_amp.text.quoted import quoted
 
 @dataclass(frozen=True)
 class Wide:
-    """A step whose tensors are float64, and by name the dtypes that they represent."""
+    """Step whose tensors are float64, and the dtypes that they represent, by name."""
 
     step: Step
     dtypes: Mapping[str, torch.dtype]
@@ -29,8 +29,8 @@ def run_virtual(  # noqa: PLR0913  # keywords of one run
 ) -> Wide:
     """Run the step of ``case`` with float64 kernels; ``realised`` is changed: pass a copy.
 
-    Raises CannotFollow, which names the operator without float64, or the last operator before Python used a feature
-    that virtual tensors do not have. The case runs on real tensors.
+    The case must run on real tensors. Raises CannotFollow, which names the operator without float64, or the last
+    operator before the model used a feature that virtual tensors do not have.
     """
     predictor = replace(predictor, draws=realised.draws if isinstance(realised.draws, Draws) else None)
     instance = predictor.virtualised(realised)

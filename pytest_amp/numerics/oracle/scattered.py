@@ -1,6 +1,7 @@
-"""Float64 formulas of CPU kernels that sum gradients in the low dtype, in the order of the incoming gradients.
+"""Float64 formulas of CPU backward kernels that accumulate gradients in the low dtype, in the order of the outputs.
 
-If windows overlap, or a border is read more than once, an element has several gradients, which are added sequentially:
+If windows overlap, or padding reads an element more than once, the element receives several gradients, which are added
+sequentially:
 cpu_max_pool_backward in aten/src/ATen/native/cpu/MaxPoolKernel.cpp, cpu_avg_pool2d_backward in AvgPoolKernel.cpp,
 cpu_padding_backward in PaddingKernel.cpp; FractionalMaxPool2d.cpp, FractionalMaxPool3d.cpp and im2col.h in
 aten/src/ATen/native.
@@ -19,7 +20,7 @@ from torch.nn import functional
 from pytest_amp.numerics.oracle.colliding_updates import in_turn
 from pytest_amp.numerics.oracle.operation import LOW, Operation
 
-#: The index of the argument with the indices of the maxima, by overload.
+#: Index of the argument that contains the indices of the maxima, by overload.
 BY_INDICES = {
     "aten::max_pool2d_with_indices_backward": 7,
     "aten::max_pool3d_with_indices_backward": 7,
@@ -28,7 +29,7 @@ BY_INDICES = {
     "aten::fractional_max_pool2d_backward": 4,
     "aten::fractional_max_pool3d_backward": 4,
 }
-#: The mode and the number of dimensions, by overload.
+#: Padding mode and number of padded dimensions, by overload.
 PADDING = {
     f"aten::{name}_pad{dims}d_backward": (mode, dims)
     for name, mode in (("reflection", "reflect"), ("replication", "replicate"))
@@ -37,7 +38,7 @@ PADDING = {
 
 
 def taken_backward(operation: Operation) -> list[Any]:
-    """Compute the backward of a maximum: gradients go to the selected elements."""
+    """Compute the backward of max pooling, which adds every gradient to the selected element."""
     grad, x = operation.args[:2]
     dims = 3 if "3d" in operation.name else 2
     indices = operation.args[BY_INDICES[operation.name]] if len(operation.args) > BY_INDICES[operation.name] else None
@@ -50,7 +51,7 @@ def taken_backward(operation: Operation) -> list[Any]:
 
 
 def padding_backward(operation: Operation) -> list[Any]:
-    """Compute the backward of padding: gradients of the border go to the elements that were read."""
+    """Compute the backward of padding, which adds the gradients of the border to the elements that it copied."""
     grad, x, padding = operation.args[:3]
     mode, dims = PADDING[operation.name]
     if operation.returned[0] not in LOW:
@@ -64,10 +65,10 @@ def padding_backward(operation: Operation) -> list[Any]:
 
 
 def fractional_forward(operation: Operation) -> list[Any]:
-    """Compute ``aten::fractional_max_pool2d`` and 3d on a CPU: the starts of windows are computed in the dtype.
+    """Compute ``aten::fractional_max_pool2d`` and 3d on a CPU, with the starts of windows in the low dtype.
 
-    generate_intervals in aten/src/ATen/native/FractionalMaxPooling.h. With two dimensions the random number of the last
-    one comes first, with three that of the first one.
+    See generate_intervals in aten/src/ATen/native/FractionalMaxPooling.h. In 2d the first random number belongs to the
+    last dimension, in 3d to the first dimension.
     """
     x, kernel, counts, samples = operation.args[:4]
     dims, dtype = len(kernel), operation.returned[0]
@@ -95,7 +96,7 @@ def fractional_forward(operation: Operation) -> list[Any]:
 
 
 def columns_to_image(operation: Operation) -> list[Any]:
-    """Compute ``aten::col2im``, fold and unfold's backward: positions of the window are added sequentially."""
+    """Compute ``aten::col2im`` (fold, and unfold's backward): add the positions of the window one by one."""
     grad, size, kernel, dilation, padding, stride = operation.args[:6]
     dtype = operation.returned[0]
     if dtype not in LOW:
@@ -116,7 +117,7 @@ def columns_to_image(operation: Operation) -> list[Any]:
 
 
 def _summed(operation: Operation, values: Tensor, targets: Tensor, size: int) -> Tensor:
-    """Add each row's ``values`` to their ``targets`` in rows of ``size`` sums, sequentially, each sum rounded."""
+    """Add the ``values`` of each row to their ``targets`` in a row of ``size`` sums, rounding every addition."""
     rows = values.shape[0]
     first = torch.arange(rows, device=targets.device).view(-1, 1) * size
     total = in_turn(operation, values.new_zeros(rows * size), (first + targets).flatten(), values.flatten())

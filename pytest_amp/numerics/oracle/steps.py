@@ -1,4 +1,4 @@
-"""Kernels that compute in the low dtype itself, expression by expression; each step is rounded.
+"""Float64 formulas of kernels that evaluate expressions in the low dtype, rounding every operation.
 
 On a CPU aten/src/ATen/native/cpu/BinaryOpsKernel.cpp, PointwiseOpsKernel.cpp and UnaryOpsKernel.cpp, on CUDA
 BinaryMiscOpsKernels.cu, BinaryMiscBackwardOpsKernels.cu and PointwiseOpsKernel.cu in aten/src/ATen/native/cuda; on both
@@ -89,7 +89,7 @@ def _reduced(losses: Low, reduction: int) -> Low:
 
 
 def _share(x: Low, reduction: int, times: float = 1.0) -> Low:
-    """Return the gradient of a mean for each element of ``x``, multiplied by ``times``; of a sum, ``times``."""
+    """Return the gradient of one element, ``times`` for a sum and ``times / count`` for a mean over ``x``."""
     share = times / x.values.numel() if reduction == _MEAN else times
     return x.then(lambda values: torch.full((), share, dtype=values.dtype, device=values.device))
 
@@ -113,7 +113,7 @@ def _huber(x: Low, target: Low, reduction: int = _MEAN, delta: Any = 1.0) -> Low
 
 
 def _huber_backward(grad: Low, x: Low, target: Low, reduction: int, delta: Low) -> Low:
-    """Multiply the derivative first, as vectors do; vector remainders multiply in the opposite order."""
+    """Multiply the derivative first, as vectorized code does; vector remainders use the opposite order."""
     apart = x - target
     bounded = apart.where(abs(apart) < delta, apart.then(torch.sign) * delta)
     return _share(x, reduction) * bounded * grad
@@ -150,7 +150,7 @@ def _cross(x: Low, y: Low, dim: int = -1) -> Low:
     return turned(x, 1) * turned(y, 2) - turned(x, 2) * turned(y, 1)
 
 
-#: The smallest divisor of a cross-entropy of probabilities: EPSILON in aten/src/ATen/native/Loss.cpp.
+#: Smallest divisor in the backward of binary cross-entropy: EPSILON in aten/src/ATen/native/Loss.cpp.
 LEAST = 1e-12
 
 
@@ -203,7 +203,7 @@ def _smooth_l1_backward_cuda(grad: Low, x: Low, target: Low, reduction: int, bet
 
 
 def _smooth_l1_cuda(x: Low, target: Low, reduction: int = _MEAN, beta: Any = 1.0) -> Low:
-    """Compute the loss from the distance in float32, in which ``abs`` returns it."""
+    """Compute the loss from the distance, which ``abs`` returns in float32."""
 
     def loss(far: Tensor, size: Any) -> Tensor:
         return torch.where(far < size, far * far / (2 * size), far - size / 2)
@@ -219,19 +219,22 @@ def _huber_cuda(x: Low, target: Low, reduction: int = _MEAN, delta: Any = 1.0) -
 
 
 def _soft_margin_backward_cuda(grad: Low, x: Low, target: Low, reduction: int) -> Low:
-    """Compute the gradient with a factor of the mean that is not rounded."""
+    """Compute the gradient with an unrounded factor for the mean."""
     z = (-target * x).then(torch.exp)
     share = 1 / x.values.numel() if reduction == _MEAN else 1.0
     return target * z * -share / (z + 1) * grad
 
 
 def _softmax_backward_cuda(grad: Low, y: Low, dim: int, _: Any) -> Low:
-    """Compute the gradient from a stored product: softmax_backward_cuda_out in aten/src/ATen/native/cuda/SoftMax.cu."""
+    """Compute the gradient from a product that is stored in the low dtype.
+
+    See softmax_backward_cuda_out in aten/src/ATen/native/cuda/SoftMax.cu.
+    """
     product = grad * y
     return product.then(lambda values: values - y.values * values.sum(dim, keepdim=True))
 
 
-#: Steps of kernels that differ on CUDA.
+#: Steps of kernels that differ between a CPU and CUDA.
 ON_CUDA: dict[str, Callable[..., Low]] = {
     "aten::huber_loss": _huber_cuda,
     "aten::huber_loss_backward": _huber_backward_cuda,

@@ -1,4 +1,4 @@
-"""Result of ``amp.trace``: every operator of a step with its dtypes, its rule and its rounding, as a table."""
+"""Table that ``amp.trace`` returns: every operator of a step with its dtypes, its rule and its rounding."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ FEW = 16
 
 @dataclass(frozen=True)
 class Row:
-    """The calls of one operator at one place on the same dtypes.
+    """Calls of one operator at one place on the same dtypes.
 
-    ``share`` is the share of all elements that equal the model's (the rounding signature), ``error`` the worst relative
-    L2 error of one result. ``rule`` is the rule of the surrounding operator that has one. ``hollow`` is whether a
-    float32 result was rounded on the way; ``problem`` says why an operator is not modelled.
+    ``share`` is the share of all elements that equal the model's (the rounding signature), and ``error`` the largest
+    relative L2 error of a result. ``rule`` is the rule of the enclosing operator that has one. ``hollow`` is whether a
+    float32 result has low-precision values only; ``problem`` is the reason why an operator is not modelled.
     """
 
     module: str
@@ -46,7 +46,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Trace:
-    """The rows of a step in the order in which operators first ran, the backward pass after the forward pass."""
+    """Rows of a step in the order in which the operators first ran, forward pass first."""
 
     title: str
     rows: tuple[Row, ...]
@@ -61,7 +61,7 @@ class Trace:
         return len(self.rows)
 
     def signatures(self) -> dict[str, float]:
-        """Return by operator and direction (``addmm/forward``) the share of its elements that equal the model's.
+        """Return the share of elements that equal the model's, by operator and direction (``addmm/forward``).
 
         Operators with fewer than ``FEW`` elements are left out: a scalar sum may cancel.
         """
@@ -114,8 +114,8 @@ def observed_step(  # noqa: PLR0913  # keywords of one run
 ) -> tuple[ObservedCall, ...]:
     """Compare every operator call of one real step of ``case`` on ``device`` with its model.
 
-    The step is that of ``realised``, a new one by default; it draws its own random numbers. Calls after the one with
-    the number ``until`` are not observed, and a model's exceptions there are ignored.
+    The step uses ``realised``, by default a newly built model and batch, and draws its own random numbers. Calls after
+    call number ``until`` are not observed, and exceptions that the model raises there are ignored.
     """
     copied = (realised or case.realise(seed=seed)).on(device.torch_device)
     observer = Observer(device.type, low, Places(copied.model), until=until)

@@ -1,4 +1,4 @@
-"""CPU kernels that compute whole vectors in float32, and vector remainders in the low dtype, step by step.
+"""Float64 formulas of CPU kernels that compute whole vectors in float32, but vector remainders in the low dtype.
 
 Vector remainders, strided elements, and all elements on a machine without vector kernels (the capability ``DEFAULT``)
 are computed by ``cpu_kernel_vec``'s scalar function: vectorized_loop in aten/src/ATen/native/cpu/Loops.h.
@@ -14,18 +14,18 @@ from torch import Tensor
 
 from pytest_amp.numerics.oracle.operation import LOW, Operation
 
-#: Low-precision elements that a loop processes at once: two vectors of AVX2, for which these kernels are compiled under
-#: AVX512, too (torch 2.13: of 63 elements the first 32 are rounded once).
+#: Number of low-precision elements that a loop processes at once: two AVX2 vectors. These kernels use AVX2 also under
+#: AVX512 (torch 2.13: of 63 elements, the first 32 are rounded once).
 AT_ONCE = 32
 
 
 def lanes() -> int:
-    """Return the low-precision elements of a vector of this CPU, for kernels that are compiled for AVX512, too."""
+    """Return the number of low-precision elements of a vector, for kernels that are also compiled for AVX512."""
     return 32 if torch.backends.cpu.get_cpu_capability() == "AVX512" else 16
 
 
 def in_vectors(count: int, at_once: int = AT_ONCE) -> int:
-    """Return the number of ``count`` contiguous elements that are computed in vectors, from the first on."""
+    """Return how many of ``count`` contiguous elements, starting with the first, are computed in vectors."""
     vectors = torch.backends.cpu.get_cpu_capability() in {"AVX2", "AVX512"}
     return count // at_once * at_once if vectors else 0
 

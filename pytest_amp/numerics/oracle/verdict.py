@@ -1,26 +1,27 @@
-"""Bounds on the difference of an operator of a real step from its rounding model, with their derivation.
+"""Bounds on the difference between an operator of a real step and its rounding model, with their derivation.
 
-An operator that computes in float32 and rounds to a low dtype of unit roundoff u is within float32's error of the
-float64 value before it rounds. Therefore:
+An operator that computes in float32 and rounds to a low dtype with unit roundoff u is, before it rounds, within
+float32's error of the float64 value. This gives the following bounds:
 
-- It makes the model's own error: if float32's error flips a rounding near the midpoint of two low values, both are
-  equally far from the exact value. Only an additional rounding increases the error: two independent roundings of one
-  size make sqrt(2). EXCESS is 1.25, between 1 and that; measured (torch 2.13, CPU, 112 cases, 5 seeds) 1.17 at most,
-  for a rounded variance of 49 values, else 1.05.
-- It equals the model except for the share of elements that are so near a midpoint. For a share of a tenth (SHARE),
-  float32 sums would have to be off by 0.05 units of the low dtype's last place, which is 400 float32 roundings in fp16
-  and 3000 in bf16; a second rounding changes a quarter or more. Cancelling sums do come near a tenth, without a larger
-  error: therefore a low share counts only if the excess is above SHARE_EXCESS.
-- A nondeterministic reduction (``ANY_ORDER``) makes another draw of its model's error, which may be larger by chance:
-  by the factor ``colliding_updates.spread``, and twice, since it is repeated on other values. The share of equal
-  elements is not checked. Without colliding updates it rounds once, and is compared with that.
-- No threshold applies to a single draw: a low result with a larger error than its model's, such as one whose terms
-  cancel in float32 (the gradient of the sum of squares of a norm's output), is computed again on other values, and has
-  to be off again.
-- A float32 result was not rounded on the way if its error is below the geometric mean of the two formats' roundoffs. If
-  the terms cancel, the error is relative to their absolute values; a long sum, whose float32 roundings may add up to
-  more, is measured again on other values. The derivation is in ``oracle.sums``.
-- A float32 result whose exact values lie between those of the low dtype has such values, too.
+- Error of a low-precision result: the same as the model's. If float32's error flips a rounding near the midpoint of two
+  low-precision values, both are equally far from the exact value. Only an additional rounding increases the error: two
+  independent roundings of the same size give sqrt(2). EXCESS is 1.25, between 1 and sqrt(2). The largest measured ratio
+  is 1.17, for a rounded variance of 49 values, and 1.05 otherwise (torch 2.13, CPU, 112 cases, 5 seeds).
+- Share of elements equal to the model's: all but those near a midpoint. For a tenth of the elements (SHARE) to differ,
+  float32 sums would have to be off by 0.05 ulp of the low dtype, which is 400 float32 roundings in fp16 and 3000 in
+  bf16; a second rounding changes a quarter of the elements or more. For cancelling sums nearly a tenth may differ
+  without a larger error, so a small share of equal elements is a fault only if the excess is above SHARE_EXCESS.
+- Nondeterministic reduction (``ANY_ORDER``): its error is an independent draw of the model's, and may be larger by
+  chance, by at most the factor ``colliding_updates.spread``. A fault has to exceed that twice, since the call is
+  repeated on other values. The share of equal elements is not checked. A reduction without colliding updates rounds once, and is
+  compared with a model that does.
+- Repetition: no single draw is a fault. A low-precision result with a larger error than its model's, such as one whose
+  terms cancel in float32 (the gradient of the sum of squares of a normalization's output), is computed again on other
+  values, and must exceed the bound again.
+- Error of a float32 result: no intermediate value was rounded if the error is below the geometric mean of the unit
+  roundoffs of float32 and the low dtype. If the terms cancel, the error is relative to their absolute values. A long
+  sum, whose float32 roundings may add up to more, is measured again on other values. See ``oracle.sums``.
+- Values of a float32 result: if the exact values lie between those of the low dtype, so must the result's.
 """
 
 from __future__ import annotations
@@ -40,13 +41,13 @@ from pytest_amp.precision import dtype_name
 EXCESS = 1.25
 SHARE = 0.9
 SHARE_EXCESS = 1.05
-#: The number of elements below which a share may be chance.
+#: Number of elements below which a share may be due to chance.
 ENOUGH = 64
 
 
 @dataclass(frozen=True)
 class Fault:
-    """Difference of one operator call from its model: ``what`` it does, and the ``model`` that it should follow."""
+    """Difference between one operator call and its model: ``what`` the call does, and the expected ``model``."""
 
     call: ObservedCall
     what: str
@@ -80,12 +81,12 @@ _LOW = "the operator rounds on its way in place of once at its end, or adds up i
 _SHARE = "the operator rounds twice"
 _GARBAGE = "what it returns is no rounding: its kernel is wrong, or reads or writes memory that is not its own"
 _ORDER = (_GARBAGE, _DTYPE, _HOLLOW, _WIDE, _LOW, _SHARE)
-#: The relative error, in units of the model's if that is above 1, that no rounding makes, however terms cancel.
+#: Relative error (in units of the model's, if that is above 1) that no rounding causes, even if terms cancel.
 _NO_ROUNDING = 10.0
 
 
 def fault_of(call: ObservedCall, result: Agreement, low: torch.dtype, scale: float) -> Fault | None:
-    """Return the fault of one result, also present on other values if there are any; None if it follows its model."""
+    """Return the fault of one result, confirmed on other values if measured; None if it follows its model."""
     if result.expected_dtype is not None and result.expected_dtype != result.dtype:
         return Fault(call, f"returned {dtype_name(result.dtype)}", dtype_name(result.expected_dtype), _DTYPE)
     fault = _fault_of_values(call, result, low, scale)
@@ -130,7 +131,7 @@ def error_and_bound(
 ) -> tuple[float, float]:
     """Return the error of a result and its bound: relative L2 in float32, in units of the model's in a low dtype.
 
-    ``again`` is whether the result is of other values.
+    ``again`` is whether this is the repeated measurement on other values.
     """
     factor = call.model.factor
     if result.dtype in LOW:
@@ -142,7 +143,7 @@ def error_and_bound(
 
 
 def unequal(call: ObservedCall, result: Agreement) -> float | None:
-    """Return the share of a low result's elements that differ from its model's; None if it is not meaningful."""
+    """Return the share of a low-precision result's elements that differ from its model's; None if it has no meaning."""
     known = call.model.name is not ModelName.UNMODELLED and result.spread == 1.0
     return 1 - result.equal / result.elements if known and result.elements >= ENOUGH else None
 

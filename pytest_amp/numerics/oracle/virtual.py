@@ -1,7 +1,7 @@
-"""A model whose tensors have virtual dtypes: torch sees bfloat16 and float32, the values are float64.
+"""Run a model on tensors with virtual dtypes: torch sees bfloat16 or float32, but the stored values are float64.
 
-Autograd, autocast's state, type promotion, explicit casts, in-place operators, views, hooks and checkpoints work as
-usual, since torch itself runs the model; only the kernels are replaced.
+torch itself runs the model, and only the kernels are replaced. Autograd, autocast's state, type promotion, explicit
+casts, in-place operators, views, hooks and checkpoints therefore work as usual.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pytest_amp.text.quoted import quoted
 
 
 class CannotFollow(AmpFailure):
-    """Failure of the oracle for an operator without float64."""
+    """Exception for an operator that the oracle cannot run in float64."""
 
 
 #: Operators that read a tensor's bits, or use its memory.
@@ -38,8 +38,8 @@ def _zeros(operation: Operation) -> torch.Tensor:
     return torch.zeros(operation.args[0], dtype=torch.float64, device=operation.kwargs.get("device"))
 
 
-#: Operators that defer work by a flag, which kernels below the Python key do not see: here it is done at once. Zeros
-#: without memory are the zero tangents of forward-mode AD.
+#: Operators that set a flag to defer work. Kernels below the Python dispatch key do not see it, so the work is done at
+#: once. Zeros without memory are the zero tangents of forward-mode AD.
 _LAZY: dict[str, Callable[[Operation], torch.Tensor]] = {
     "aten::_conj": lambda operation: torch.conj_physical(operation.args[0]),
     "aten::_neg_view": lambda operation: torch.neg(operation.args[0]),
@@ -48,17 +48,17 @@ _LAZY: dict[str, Callable[[Operation], torch.Tensor]] = {
 
 
 def _asks_for_one_buffer(call: torch_private.Dispatched) -> bool:
-    """Return whether a recurrent layer checks that its weights share one buffer, which virtual ones do not.
+    """Return whether a recurrent layer checks that its weights share one buffer, which virtual weights do not.
 
-    try_get_weight_buf in aten/src/ATen/native/cudnn/RNN.cpp sets an empty tensor to the memory of a weight; a tensor
-    that stays empty is too small.
+    try_get_weight_buf in aten/src/ATen/native/cudnn/RNN.cpp sets an empty tensor to the memory of a weight. If that
+    tensor stays empty, it is too small for the weights, and the check fails.
     """
     target = call.args[0]
     return bool(call.overload.name() == "aten::set_.source_Storage" and target.is_cuda and not target.numel())
 
 
 def _nothing() -> None:
-    """Replace ``flatten_parameters``, which virtual tensors do not need."""
+    """Replace ``flatten_parameters`` by a no-op, since virtual tensors do not need it."""
 
 
 def virtual(tensor: torch.Tensor) -> torch.Tensor:
@@ -79,11 +79,11 @@ def values(tensor: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Predictor:
-    """Execution of operators in float64 which, if it ``rounds``, rounds results to their virtual dtypes.
+    """Dispatcher that runs operators in float64 and, if it ``rounds``, rounds results to their virtual dtypes.
 
-    ``unmodelled`` are the operators so far whose rounding has no model. ``draws`` are the random numbers that it
-    replays; without them the real dtypes draw. ``last`` is the latest operator. ``notice`` is called with every call
-    and its result.
+    ``unmodelled`` collects the operators without a rounding model. ``draws`` are the random numbers to replay; without
+    them, random operators run in the real dtypes. ``last`` is the most recent operator. ``notice`` is called with every
+    call and its result.
     """
 
     device_type: str
@@ -95,7 +95,7 @@ class Predictor:
 
     @contextlib.contextmanager
     def on(self) -> Iterator[None]:
-        """Make new tensors inside the block virtual, including those of factory functions."""
+        """Make all tensors created inside the block virtual, including those of factory functions."""
         with torch_private.dispatched_calls(self.run):
             yield
 
@@ -141,7 +141,7 @@ class Predictor:
         except (RuntimeError, TypeError, NotImplementedError):
             if any(torch_private.values_of(leaf) is not None for leaf in leaves):
                 raise
-            return call()  # no virtual tensor, and torch refuses the call: raise torch's own error
+            return call()  # no virtual tensor, and torch rejects the call: raise torch's own error
         if not any(is_real(leaf) for leaf in leaves) and not any(returned):
             return call()
         if draws(call) and call.overload.name() not in MASKLESS:
@@ -204,7 +204,7 @@ class Predictor:
         return virtual(as_real(call.args[0]).view(*call.args[1:], **call.kwargs))
 
     def _evaluated(self, call: torch_private.Dispatched, operation: Operation) -> list[Any]:
-        """Compute the results by the operator's model, flat; statistics that it updates are rounded, too."""
+        """Compute the flat results by the operator's model; also round the statistics that the operator updates."""
         results = self._or_stand_in(call, operation, lambda: evaluate(operation))
         if model_for(operation).name is ModelName.UNMODELLED or _meets(operation, results):
             self.unmodelled.add(operation.name)
@@ -273,20 +273,20 @@ class Predictor:
 
 
 def _meets(operation: Operation, results: list[Any]) -> bool:
-    """Return whether a nondeterministic reduction had colliding updates: its result is then one draw of several."""
+    """Return whether a nondeterministic reduction had colliding updates, so that its result depends on their order."""
     if model_for(operation).name is not ModelName.ANY_ORDER or not operation.rounds:
         return False
     return any(met(*pair) for pair in zip(results, operation.once(), strict=True))
 
 
 def _as_wide(value: torch.Tensor) -> torch.Tensor:
-    """Convert ``value``, which a factory function without a dtype created in the default one, to the wide dtype."""
+    """Convert ``value``, created by a factory function in the default dtype, to the wide dtype."""
     wide = WIDE[value.is_complex()]
     return value if value.dtype == wide else value.to(wide)
 
 
 def _round_written(call: torch_private.Dispatched, operation: Operation) -> None:
-    """Round the arguments that an overload has written to, by its schema."""
+    """Round the arguments that an overload mutates according to its schema."""
     written = torch_private.written_arguments(call.overload)
     names = list(torch_private.arguments_of(call.overload))
     arguments = {**dict(zip(names, call.args, strict=False)), **call.kwargs}
