@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import combinations
 
 import pytest
 
@@ -85,6 +86,21 @@ def test_reports_can_be_looked_up() -> None:
 def test_rows_leave_devices_and_dtypes_to_their_columns() -> None:
     """So that a table by device needs no look into keys."""
     assert [key for row in ROWS for key in row.keys if key.split("/")[1] != "*"] == []
+
+
+def overlap(first: Known, second: Known) -> bool:
+    """Return whether two rows have a key, a device, a dtype and the lack of lower bounds in common."""
+    columns = ((first.devices, second.devices), (first.dtypes, second.dtypes))
+    meets = all(not one or not other or set(one) & set(other) for one, other in columns)
+    return bool(set(first.keys) & set(second.keys)) and meets and first.since is None and second.since is None
+
+
+def test_rows_of_one_key_are_about_different_devices_or_dtypes() -> None:
+    """Otherwise the row of all releases hides that the other one ends: a mended fault would be expected still."""
+    assert [row.name for row, other in combinations(ROWS, 2) if overlap(row, other)] == []
+    row = Known(("rules/*/test_a::test_x",), "why", "a/b#1")
+    assert overlap(row, replace(row, devices=("cpu",), until="2.14"))
+    assert not overlap(replace(row, devices=("cuda",)), replace(row, devices=("cpu",), until="2.14"))
 
 
 def test_exceptions_of_rows_exist() -> None:

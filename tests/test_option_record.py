@@ -241,3 +241,15 @@ def test_keys_have_no_index_no_version_and_no_place(project: Project) -> None:
     result = project.here("deep/down", "--amp-device=cpu,fake:xpu", "--amp-dtype=fp16", "--amp-record=new.json")
     assert result.ret == 0
     assert list(project.observed("new.json")) == ["project/cpu/fp16/x", "project/fake-xpu/fp16/x"]
+
+
+@pytest.mark.parametrize(
+    ("words", "status"), [(("no_such_folder",), 4), (("-k", "no_such_test"), 5), (("--pyargs", "no.such.package"), 4)]
+)
+def test_run_without_tests_leaves_the_name_free(project: Project, words: tuple[str, ...], status: int) -> None:
+    project.write(test_it=TEST)
+    result = project.here(*ON_CPU, "--amp-record=new.json", *words)
+    assert result.ret == status
+    result.stdout.fnmatch_lines(["note      *new.json was not written: no test ran"])
+    assert project.here(*ON_CPU, "--amp-record=new.json").ret == 0
+    assert project.record("new.json")["complete"]

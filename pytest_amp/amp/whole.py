@@ -55,9 +55,9 @@ class WholeCheck(NumericChecks, LoopChecks, CompileChecks, CostChecks):
         - ``check_training``, with as many steps as the loss needs, where there is a ``train`` or a step is cheap;
         - ``check_compiled`` with ``compile``.
 
-        Errors fail the test; warnings do so with ``strict``, and are in the report otherwise. ``expect`` accepts
-        findings by module and kind, ``{"layers.0.norm": "low-norm", "": ["low-loss"]}``, and fails the test where one
-        of them no longer occurs; a module may be a pattern, as of file names.
+        Errors fail the test. Warnings do so with ``strict``, and are otherwise in the report, and in a note at the end
+        of the run. ``expect`` accepts findings by module and kind, ``{"layers.0.norm": "low-norm", "": ["low-loss"]}``,
+        and fails the test where one of them no longer occurs; a module may be a pattern, as of file names.
 
         Returns a report that prints as one page. Raises AmpFailure with everything that is wrong, worst first, and
         AmpUsageError for arguments that cannot be.
@@ -84,7 +84,10 @@ class WholeCheck(NumericChecks, LoopChecks, CompileChecks, CostChecks):
         if compile:
             compiled = self._within("compiled", self.check_compiled, case)
             collector.run("compiled", compiled, detail="torch.compile beside eager")
-        return conclude(plan, accepted, strict=strict)
+        report = conclude(plan, accepted, strict=strict)
+        if report.warnings:
+            self._note(report.warnings_line(case.name))
+        return report
 
     def _check_loop(self, plan: Any, collector: Collector) -> None:
         """Check the training step with a scaler, and a training of as many steps as the loss needs."""

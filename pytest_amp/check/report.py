@@ -12,6 +12,8 @@ from pytest_amp.text.table import as_table, in_bytes
 
 #: Maximum number of modules whose dtypes are listed one by one.
 LISTED = 24
+#: Maximum number of warnings in the note of a green run.
+NOTED = 3
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,16 @@ class Report:
     def warnings(self) -> tuple[Entry, ...]:
         """Entries that fail a test only with ``strict=True``."""
         return tuple(entry for entry in self.entries if not entry.is_error)
+
+    def warnings_line(self, name: str) -> str:
+        """Return the warnings of the case ``name`` in one line, as a note of a green run."""
+        warnings = sorted(self.warnings, key=order)
+        places = [f"{entry.kind} {entry.place}".rstrip() for entry in warnings[:NOTED]]
+        more = [f"{len(warnings) - NOTED} more"] if len(warnings) > NOTED else []
+        return (
+            f"{name}: {counted(warnings)}: {', '.join(places + more)}; strict=True makes the test red, and "
+            "amp.check(...).print() with pytest -s shows the report"
+        )
 
     def __str__(self) -> str:
         """Return the page."""

@@ -24,13 +24,16 @@ from pytest_amp.run.result import Run
 from pytest_amp.run.session import AmpSession
 
 
-def write_files(session: AmpSession) -> None:
-    """Write the requested files. A failure to write one is a problem of the run, which the files after it report."""
+def write_files(session: AmpSession, *, with_record: bool) -> None:
+    """Write the requested files. A failure to write one is a problem of the run, which the files after it report.
+
+    A run without tests needs no record: since a record is never overwritten, it would block the corrected command.
+    """
     options = session.options
     files: list[tuple[Path, Callable[[Run], None]]] = [
         (report.path, partial(_REPORTS[report.format], report.path)) for report in options.report
     ]
-    if options.record is not None:
+    if options.record is not None and with_record:
         files.append((options.record, partial(_as_record, options.record, replace_existing=False)))
     for path, write in files:
         problem = _problem(write, freeze(session))

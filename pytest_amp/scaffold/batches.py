@@ -174,8 +174,12 @@ def _plain(model: torch.nn.Module) -> Iterable[Recipe]:
             inputs = maker(layer)
             shape = _output_shape(model, inputs)
             if shape is not None:
+                note = (
+                    f"the inputs are those of the first layer, {type(layer).__name__}; targets and loss are "
+                    "placeholders: write yours in their place, or name them with --batch and --loss"
+                )
                 batch = {"inputs": inputs, "targets": f"torch.randn({', '.join(map(str, shape))})"}
-                yield Recipe(_dictionary(batch), body, f"what its first layer, {type(layer).__name__}, takes")
+                yield Recipe(_dictionary(batch), body, note)
             return
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pytest_amp.scaffold.batches import Recipe, build, load, recipe_of
 
-_FILE = '''"""Mixed precision of {name}: is the model right, and where is it not?"""
+_FILE = '''"""Check of {name} in mixed precision."""
 
 {imports}
 

@@ -107,6 +107,7 @@ def test_everything_that_is_wrong_is_one_failure(project: Project) -> None:
         ]
     )
     result.stdout.fnmatch_lines(["*expected-finding-gone in 0*"])
+    result.stdout.fnmatch_lines(["note      cpu-bf16: warnings_alone: * low-norm at models.py:* in 1*strict=True*"])
     result.assert_outcomes(failed=2, passed=2)
 
 

@@ -64,7 +64,7 @@ def test_test_of_a_model_is_written_and_run(
     monkeypatch.setenv("PYTHONPATH", f"{Path(cli.__file__).parents[2]}:.")
     assert cli.main(["init", f"{models}:build", "--to", "test_it.py"]) == 0
     out = capfd.readouterr().out
-    assert "wrote test_it.py: what its first layer, Linear, takes" in out
+    assert "wrote test_it.py: the inputs are those of the first layer, Linear; targets and loss are placeholders" in out
     assert "build under autocast(cpu, bfloat16): no finding" in out
     with pytest.raises(SystemExit):
         cli.main(["init", f"{models}:build", "--to", "test_it.py"])

@@ -97,6 +97,13 @@ def test_report_is_one_page(capsys: pytest.CaptureFixture[str]) -> None:
     assert (report.errors, report.warnings) == ((), ENTRIES[:1])
 
 
+def test_warnings_of_a_green_run_are_one_line() -> None:
+    warnings = tuple(entry("low-norm", f"layers.{number}") for number in range(5))
+    line = Report("it", (), warnings, (), {}, None).warnings_line("model")
+    assert line.startswith("model: 5 warnings: low-norm at m.py:3 in layers.0, ")
+    assert "layers.2, 2 more; strict=True" in line
+
+
 def test_counts_and_tables() -> None:
     assert counted(ENTRIES) == "3 errors and 1 warning"
     assert counted([]) == "no finding"

@@ -13,8 +13,8 @@ float32's error of the float64 value. This gives the following bounds:
   without a larger error, so a small share of equal elements is a fault only if the excess is above SHARE_EXCESS.
 - Nondeterministic reduction (``ANY_ORDER``): its error is an independent draw of the model's, and may be larger by
   chance, by at most the factor ``colliding_updates.spread``. A fault has to exceed that twice, since the call is
-  repeated on other values. The share of equal elements is not checked. A reduction without colliding updates rounds once, and is
-  compared with a model that does.
+  repeated on other values. The share of equal elements is not checked. A reduction without colliding updates rounds
+  once, and is compared with a model that does.
 - Repetition: no single draw is a fault. A low-precision result with a larger error than its model's, such as one whose
   terms cancel in float32 (the gradient of the sum of squares of a normalization's output), is computed again on other
   values, and must exceed the bound again.
