@@ -12,12 +12,14 @@ import importlib
 import importlib.util
 from collections.abc import Iterable
 from pathlib import Path
-
-import pytest
+from typing import TYPE_CHECKING
 
 from pytest_amp.data_files.releases import Release
 from pytest_amp.known.machine import has_property
 from pytest_amp.known.rows import SHORT, Known, read_known
+
+if TYPE_CHECKING:
+    import pytest
 
 #: Name of the file, in the folder around the packages of families.
 FILE = "known.toml"
@@ -60,6 +62,8 @@ def fault_of(key: str, rows: Iterable[Known], release: Release, *, device_type: 
 
 def expected_failure(row: Known) -> pytest.MarkDecorator:
     """Return the strict expected failure of a row. Raises ValueError in one line if the row names no exception."""
+    import pytest  # the command pytest-amp reads the rows without it
+
     reason = f"{row.report}: {row.reason}"
     if not row.raises:
         return pytest.mark.xfail(strict=True, reason=reason)
