@@ -65,7 +65,7 @@ def expect_iterations(name: str, value: object) -> None:
 def expect_names(name: str, value: object) -> None:
     """Raise AmpUsageError unless the argument is a collection of names; a string would be one of letters."""
     valid = isinstance(value, Collection) and not isinstance(value, (str, bytes))
-    if not valid or not all(isinstance(name, str) for name in _each(value)):
+    if not valid or not all(isinstance(item, str) for item in _each(value)):
         raise AmpUsageError(f"{name}={value!r}; expected a collection of names, such as ['norm.running_mean']")
 
 

@@ -255,7 +255,7 @@ def near(operand: Operand, through: Collection[str], depth: int) -> Iterator[Cal
         yield call
         if left and (call.operator in TRANSPARENT or call.operator in through):
             free = call.operator in TRANSPARENT
-            todo += [(operand, left if free else left - 1) for operand in call.operands]
+            todo += [(argument, left if free else left - 1) for argument in call.operands]
 
 
 def ancestors(operand: Operand, *, since: int = 0, stop: Collection[str] = ()) -> set[Call]:

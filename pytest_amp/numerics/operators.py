@@ -219,7 +219,9 @@ def confirmed_operator(draw: Callable[[], MeasuredOperator], *, seed: int) -> Me
     for other in (seed + 1, seed + 2):
         seed_torch(other)
         draws.append(draw())
-    medians = {key: statistics.median(draw.excess.get(key, 0.0) for draw in draws) for key in first.excess}
+    medians = {
+        key: statistics.median(measurement.excess.get(key, 0.0) for measurement in draws) for key in first.excess
+    }
     return replace(first, excess=medians)
 
 

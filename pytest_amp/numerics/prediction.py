@@ -244,8 +244,8 @@ class _ByHand:
         device, dtype = self.device.torch_device, self.precision.dtype
         regions: tuple[Region, ...] = (lambda: self.device.autocast(dtype), region)
         origins = (
-            origin_in_step(self.case, self.realised, device, region, seed=self.seed, loss_scale=loss_scale)
-            for region in regions
+            origin_in_step(self.case, self.realised, device, manual_region, seed=self.seed, loss_scale=loss_scale)
+            for manual_region in regions
         )
         return NotFinite(
             f"{self.case.name} is not finite in {self.precision.name} on {self.device.key}, whoever makes the casts "

@@ -82,7 +82,7 @@ def test_micro_batches_add_up(amp: SuiteAmp, ranks: RankGroup, unit: str, plan: 
 def _hold_sent(amp: SuiteAmp, answers: list[dict[str, Any]], reduced: list[bool], dtype: str, *, what: str) -> None:
     """Raise AmpFailure unless just the backward passes that should reduce send anything, in ``dtype``."""
     for number, answer in enumerate(answers):
-        dtypes_of_calls = [sorted({dtype for _, *dtypes in calls for dtype in dtypes}) for calls in answer["sent"]]
+        dtypes_of_calls = [sorted({sent for _, *dtypes in calls for sent in dtypes}) for calls in answer["sent"]]
         expected = [[dtype] if on else [] for on in reduced]
         if dtypes_of_calls != expected:
             raise AmpFailure(

@@ -25,7 +25,7 @@ def _over(form: Format, amp: SuiteAmp, value: float) -> float:
 def _convert(amp: SuiteAmp, form: Format, value: float, way: str) -> float:
     """Convert ``value``, repeated 80 times so that vectorized loops run as well."""
     actual = converted(CONVERSIONS[way](tensor_of(np.full(80, value), amp), form.dtype), form)
-    assert len({repr(value) for value in actual.tolist()}) == 1, "one number becomes several, by where it stands"
+    assert len({repr(element) for element in actual.tolist()}) == 1, "one number becomes several, by where it stands"
     return float(actual[0])
 
 

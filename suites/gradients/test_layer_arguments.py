@@ -207,8 +207,8 @@ def test_layer_with_arguments(amp: SuiteAmp, name: str) -> None:
         values = [torch.randn(shape) / 2 for shape in layer.shapes]
         wide = [x.double().requires_grad_() for x in values]
         expected = _step(exact, wide, torch.autocast("cpu", enabled=False), layer.call)
-        result = [x.to(device).requires_grad_() for x in values]
-        actual = _step(module.to(device), result, amp.autocast(), layer.call)
+        leaves = [x.to(device).requires_grad_() for x in values]
+        actual = _step(module.to(device), leaves, amp.autocast(), layer.call)
         dtypes.update({key: x.dtype for key, x in actual.items()})
         # A tensor much smaller than similar ones, such as the gradient of keys' bias, has its error relative to those.
         sizes = {key: float(x.norm()) for key, x in expected.items()}

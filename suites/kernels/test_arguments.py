@@ -22,8 +22,8 @@ def _values(amp: SuiteAmp, row: Row) -> list[Tensor]:
     shapes = (*row.low, *row.wide)
     if not row.distinct:
         low = len(shapes) if row in PRODUCTS.values() else len(row.low)
-        result = [torch.randn(shape) for shape in shapes]
-        return [*(value.to(amp.dtype) for value in result[:low]), *result[low:]]
+        values = [torch.randn(shape) for shape in shapes]
+        return [*(value.to(amp.dtype) for value in values[:low]), *values[low:]]
     # Consecutive bit patterns, starting at 1.0: all values are distinct.
     counts = [torch.Size(shape).numel() for shape in shapes]
     one: Any = torch.ones(1, dtype=amp.dtype).view(torch.int16)

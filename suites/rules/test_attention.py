@@ -82,7 +82,7 @@ def test_attention_is_cast(amp: SuiteAmp, backend: str, arguments: str, *, mixed
     shapes = (2, 4, 6, 8), (2, heads, 6, 8), (2, heads, 6, 8)
     query, key, value = (torch.randn(shape).to(amp.device.torch_device) for shape in shapes)
     chosen = BACKENDS[backend]
-    kernels = [backend for backend in BACKENDS.values() if backend is not None] if chosen is None else [chosen]
+    kernels = [kernel for kernel in BACKENDS.values() if kernel is not None] if chosen is None else [chosen]
     low = [tensor.to(amp.dtype) for tensor in (query, key, value)]
     if amp.device.type == "cuda" and arguments in REFUSED.get(backend, ()):
         _is_refused(amp, kernels, arguments, query, key, value)

@@ -77,11 +77,11 @@ def test_a_test_of_another_family_with_the_same_name_is_another() -> None:
 
 def test_what_it_became_in_its_own_run_does_not_count() -> None:
     """Verdicts of a record that was made with a baseline do not count."""
-    result = [
+    observations = [
         Observation(f"rules/cpu/bf16/{verdict.value}", Kind.STATE, 1, verdict=verdict, baseline=2, test="t::t")
         for verdict in Verdict
     ]
-    actual = difference(Record(tuple(result)), Record(tuple(result)))
+    actual = difference(Record(tuple(observations)), Record(tuple(observations)))
     assert (actual.observations, actual.same) == ((), len(Verdict))
 
 

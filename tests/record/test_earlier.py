@@ -38,10 +38,10 @@ def test_an_operator_has_the_least_share_of_its_calls() -> None:
         ("add/64/add/forward", 1.0),
         ("add/128/add/forward", 0.7),
     )
-    result = [Observation(f"gradients/cpu/bf16/{call}.signature", Kind.RATIO, share) for call, share in shares]
-    actual = {observation.name: observation.value for observation in upgraded(result, 2)}
+    observations = [Observation(f"gradients/cpu/bf16/{call}.signature", Kind.RATIO, share) for call, share in shares]
+    actual = {observation.name: observation.value for observation in upgraded(observations, 2)}
     assert actual == {"add/64/signature": 0.8, "add/128/signature": 0.7}
-    assert upgraded(result, 3) == tuple(result)
+    assert upgraded(observations, 3) == tuple(observations)
 
 
 def test_an_interval_of_one_point_is_read() -> None:

@@ -155,8 +155,8 @@ def test_a_known_fault_is_told_from_a_failure() -> None:
 
 def test_a_page_says_how_a_fingerprint_is_read(page: str) -> None:
     values = ("fp32 low | =", "fp32 low | low low")
-    result = [Record((Observation("fingerprint/cpu/bf16/mm", Kind.DTYPE, value),)) for value in values]
-    actual = difference(*result)
+    records = [Record((Observation("fingerprint/cpu/bf16/mm", Kind.DTYPE, value),)) for value in values]
+    actual = difference(*records)
     for text in (of_difference(actual), reports.as_text(actual), reports.as_markdown(actual)):
         assert html.unescape(text).replace("\\|", "|").count(FINGERPRINT) == 1
     assert FINGERPRINT not in html.unescape(page)

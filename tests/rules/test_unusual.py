@@ -14,9 +14,11 @@ BF16, FP32 = torch.bfloat16, torch.float32
 LOW = RuleName.LOWER_PRECISION_FP
 
 
-def calls(overload: str, rule: RuleName, result: list[Sample] | None = None) -> dict[str, tuple[Sample, Variation]]:
+def calls(
+    overload: str, rule: RuleName, usual_samples: list[Sample] | None = None
+) -> dict[str, tuple[Sample, Variation]]:
     """Return calls by name; a call that repeats in other dtypes has one entry for each."""
-    actual = list(unusual(f"aten::{overload}", result or samples(f"aten::{overload}"), rule, BF16))
+    actual = list(unusual(f"aten::{overload}", usual_samples or samples(f"aten::{overload}"), rule, BF16))
     named = {variation.name: (sample, variation) for sample, variation in actual}
     assert len(named) == len(actual)
     return named
@@ -29,11 +31,11 @@ def first(sample: Sample) -> torch.Tensor:
 
 
 def test_layouts_and_sizes() -> None:
-    result = [Sample((torch.arange(12.0).view(3, 4), [0]))]
-    actual = calls("sum.dim_IntList", RuleName.FP32, result)
+    usual_samples = [Sample((torch.arange(12.0).view(3, 4), [0]))]
+    actual = calls("sum.dim_IntList", RuleName.FP32, usual_samples)
     x, usual = (
         {name.removeprefix("bfloat16, "): first(sample) for name, (sample, _) in actual.items()},
-        first(result[0]),
+        first(usual_samples[0]),
     )
     for name, stride in (("transposed", (1, 3)), ("strided", (8, 2))):
         assert torch.equal(x[name], usual)
@@ -47,20 +49,20 @@ def test_layouts_and_sizes() -> None:
 
 
 def test_all_tensors_with_the_first_dimension_are_resized_and_others_are_not() -> None:
-    result = [Sample((torch.ones(3, 4), torch.ones(4, 5)))]
-    sample, _ = calls("mm", LOW, result)["float32, large"]
+    usual_samples = [Sample((torch.ones(3, 4), torch.ones(4, 5)))]
+    sample, _ = calls("mm", LOW, usual_samples)["float32, large"]
     assert [tuple(x.shape) for x in sample.arguments] == [(3 * 2**20, 4), (4, 5)]
-    result = [Sample((torch.ones(()), torch.ones(3), 1.0))]
-    sample, _ = calls("add.Tensor", RuleName.PROMOTE, result)["bfloat16, then float32, empty"]
+    usual_samples = [Sample((torch.ones(()), torch.ones(3), 1.0))]
+    sample, _ = calls("add.Tensor", RuleName.PROMOTE, usual_samples)["bfloat16, then float32, empty"]
     assert [tuple(x.shape) for x in sample.arguments[:2]] == [(), (0,)]
 
 
 def test_images_are_channels_last_in_the_first_sample_that_has_them() -> None:
     shapes = (((2, 3, 4), (5, 3, 2)), ((1, 2, 3, 4), (5, 2, 1, 2)), ((7, 2, 3, 4), (5, 2, 1, 2)))
-    result = [Sample(tuple(torch.ones(shape) for shape in shape)) for shape in shapes]
-    sample, _ = calls("conv2d", LOW, result)["float32, channels last"]
+    usual_samples = [Sample(tuple(torch.ones(shape) for shape in pair)) for pair in shapes]
+    sample, _ = calls("conv2d", LOW, usual_samples)["float32, channels last"]
     assert all(x.is_contiguous(memory_format=torch.channels_last) for x in sample.arguments)
-    assert [x.shape for x in sample.arguments] == [x.shape for x in result[1].arguments]
+    assert [x.shape for x in sample.arguments] == [x.shape for x in usual_samples[1].arguments]
 
 
 def test_dimensions_are_counted_from_the_end() -> None:
@@ -88,8 +90,8 @@ def test_options_are_others_alone_and_by_twos() -> None:
 
 
 def test_an_option_that_is_given_is_another_one_in_its_place() -> None:
-    result = [Sample((torch.ones(2, 3), [1], True), {"dtype": None})]
-    sample, _ = calls("sum.dim_IntList", RuleName.FP32, result)["bfloat16, keepdim=False"]
+    usual_samples = [Sample((torch.ones(2, 3), [1], True), {"dtype": None})]
+    sample, _ = calls("sum.dim_IntList", RuleName.FP32, usual_samples)["bfloat16, keepdim=False"]
     assert sample.arguments[2] is False
     assert sample.keywords == {"dtype": None}
     by_name = calls("sum.dim_IntList", RuleName.FP32, [Sample((torch.ones(2, 3), [1]), {"keepdim": True})])

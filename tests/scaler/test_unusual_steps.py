@@ -100,10 +100,10 @@ def leaves_out_a_step(iteration: Iteration) -> None:
 @pytest.mark.parametrize("step", [assigns_its_gradients, leaves_out_a_step])
 def test_overflow_is_planted_and_skipped_in_a_step_that_does_it_itself(step: Train, precision: Precision) -> None:
     trace = run(step, precision=precision)
-    assert [index for index, step in enumerate(trace) if step.found_inf] == [
-        index for index, step in enumerate(trace) if step.skipped
+    assert [index for index, traced in enumerate(trace) if traced.found_inf] == [
+        index for index, traced in enumerate(trace) if traced.skipped
     ]
-    assert any(step.found_inf for step in trace)
+    assert any(traced.found_inf for traced in trace)
 
 
 def steps_only_sometimes(iteration: Iteration) -> None:
