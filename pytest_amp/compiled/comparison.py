@@ -66,7 +66,7 @@ class _Run:
         """Run one step in eager and one compiled, on the same values."""
         realised = self.realised(seed)
         device, region = self.where.device.torch_device, self.where.region
-        eager = run_step(self.case, realised.on(device), region, seed=seed, loss_scale=loss_scale, replay=False)
+        eager = self._eager(realised, seed, loss_scale)
         outside = region if self.how.region is Where.AROUND else contextlib.nullcontext
         with random_as_eager() if _has_drawn(device, seed) else contextlib.nullcontext():
             compiled = run_step(
@@ -80,6 +80,11 @@ class _Run:
             inputs=_kept(compiled.inputs, eager.inputs),
         )
 
+    def _eager(self, realised: Realised, seed: int, loss_scale: float) -> Step:
+        """Run the step in eager, with its own random numbers."""
+        here = realised.on(self.where.device.torch_device)
+        return run_step(self.case, here, self.where.region, seed=seed, loss_scale=loss_scale, replay=False)
+
     def eager_by_other_attention(self, loss_scale: float) -> Iterator[Step]:
         """Yield the step in eager with each attention kernel alone, on an accelerator.
 
@@ -90,27 +95,13 @@ class _Run:
         realised = self.realised(self.where.seed)
         for kernel in _KERNELS:
             with contextlib.suppress(RuntimeError), sdpa_kernel([kernel]):  # a kernel may not support these tensors
-                yield run_step(
-                    self.case,
-                    realised.on(self.where.device.torch_device),
-                    self.where.region,
-                    seed=self.where.seed,
-                    loss_scale=loss_scale,
-                    replay=False,
-                )
+                yield self._eager(realised, self.where.seed, loss_scale)
 
     def eager_as_traced(self, loss_scale: float) -> Step | None:
         """Run the step in eager, decomposed as in traces; None if it draws no random numbers on the CPU."""
         realised = self.realised(self.where.seed)
         with taken_apart():
-            step = run_step(
-                self.case,
-                realised.on(self.where.device.torch_device),
-                self.where.region,
-                seed=self.where.seed,
-                loss_scale=loss_scale,
-                replay=False,
-            )
+            step = self._eager(realised, self.where.seed, loss_scale)
         return step if _has_drawn(torch.device("cpu"), self.where.seed) else None
 
 
