@@ -35,8 +35,11 @@ def write_files(session: AmpSession, *, with_record: bool) -> None:
     ]
     if options.record is not None and with_record:
         files.append((options.record, partial(_as_record, options.record, replace_existing=False)))
+    if not files:
+        return
+    run = freeze(session)
     for path, write in files:
-        problem = _problem(write, freeze(session))
+        problem = _problem(write, replace(run, problems=tuple(session.problems), written=tuple(session.written)))
         if problem is None:
             session.written.append(str(path))
         else:

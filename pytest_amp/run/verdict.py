@@ -32,7 +32,7 @@ def finish(session: AmpSession, exitstatus: int) -> int:
         provenance = whole_provenance(session)
         complete = exitstatus in (0, 1, 5) and not session.problems
         session.record = record_of(session, provenance, complete=complete)
-    has_run = exitstatus not in (4, 5) or any(True for _ in session.observed())
+    has_run = exitstatus not in (4, 5) or any(session.observed())
     if options.record is not None and not has_run:
         session.notes.append(f"{options.record} was not written: no test ran")
     write_files(session, with_record=has_run)
