@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_amp.known.accepted import key_of_test
-from pytest_amp.run.identity import INFO, own_parameters, target_of
+from pytest_amp.run.identity import INFO, key_of, target_of
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -16,5 +15,5 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     for item in session.items:
         target = target_of(item)
         if target is not None:
-            keys.append(key_of_test(item.stash[INFO], own_parameters(item, target)))
+            keys.append(key_of(item, item.stash[INFO], target))
     Path(os.environ["KEYS"]).write_text("\n".join(keys), encoding="utf-8")

@@ -3,22 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from pytest_amp.data_files.releases import Release
 from pytest_amp.known.expected import exceptions_of
-from pytest_amp.known.machine import has_property
 from pytest_amp.known.rows import Known
-
-if TYPE_CHECKING:
-    from pytest_amp.run.tally import TestInfo
-
-
-def key_of_test(info: TestInfo, parameters: str) -> str:
-    """Return the key of a test itself, with its parameters: ``rules/cuda/bf16/test_registered::test_rule[mm]``."""
-    device, _, dtype = info.target.rpartition("-")
-    key = f"{info.family}/{device}/{dtype}/{info.test}" + (f"[{parameters}]" if parameters else "")
-    return "".join(letter if letter.isprintable() else "?" for letter in key)
 
 
 def matching(
@@ -29,9 +17,7 @@ def matching(
     return [
         row
         for row in known
-        if any(row.matches(key) for key in listed)
-        and row.is_in(release)
-        and (row.machine is None or has_property(row.machine, device_type, precision))
+        if any(row.matches(key) for key in listed) and row.is_in(release) and row.shows_here(device_type, precision)
     ]
 
 

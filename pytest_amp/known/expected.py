@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_amp.data_files.releases import Release
-from pytest_amp.known.machine import has_property
 from pytest_amp.known.rows import SHORT, Known, read_known
 
 if TYPE_CHECKING:
@@ -51,11 +50,7 @@ def _read(path: Path) -> tuple[Known, ...]:
 def fault_of(key: str, rows: Iterable[Known], release: Release, *, device_type: str, precision: str) -> Known | None:
     """Return the fault for which the test ``key`` is expected to fail on this release and machine; None without one."""
     begun = [
-        row
-        for row in rows
-        if row.matches(key)
-        and row.has_begun(release)
-        and (row.machine is None or has_property(row.machine, device_type, precision))
+        row for row in rows if row.matches(key) and row.has_begun(release) and row.shows_here(device_type, precision)
     ]
     return begun[-1] if begun and begun[-1].is_in(release) else None
 

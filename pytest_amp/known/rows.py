@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pytest_amp.data_files import toml
 from pytest_amp.data_files.releases import Release, holds_in, release_of
-from pytest_amp.known.machine import MACHINES
+from pytest_amp.known.machine import MACHINES, has_property
 from pytest_amp.precision import PRECISIONS
 from pytest_amp.record import RecordError, content
 from pytest_amp.text.quoted import quoted
@@ -68,7 +68,7 @@ class Known:
         if not any(literal in key and pattern.fullmatch(key) for literal, pattern in self._patterns):
             return False
         _, device, dtype, *_ = (*key.split("/", 3), "", "")
-        return (not self.devices or device in self.devices) and (not self.dtypes or dtype in self.dtypes)
+        return self._is_on(device, dtype)
 
     @functools.cached_property
     def _patterns(self) -> tuple[tuple[str, re.Pattern[str]], ...]:
@@ -77,11 +77,17 @@ class Known:
 
     def concerns(self, device: str | None, dtype: str | None) -> bool:
         """Return whether the fault may show on a device and in a dtype, as keys name them; None is any."""
-        return (
-            (device is None or not self.devices or device in self.devices)
-            and (dtype is None or not self.dtypes or dtype in self.dtypes)
-            and any(_is_on(key, device, dtype) for key in self.keys)
+        return self._is_on(device, dtype) and any(_names_these(key, device, dtype) for key in self.keys)
+
+    def _is_on(self, device: str | None, dtype: str | None) -> bool:
+        """Return whether the columns of the row allow a device and a dtype; None is any."""
+        return (device is None or not self.devices or device in self.devices) and (
+            dtype is None or not self.dtypes or dtype in self.dtypes
         )
+
+    def shows_here(self, device_type: str, precision: str) -> bool:
+        """Return whether this machine has the property without which the fault does not show, if there is one."""
+        return self.machine is None or has_property(self.machine, device_type, precision)
 
     def has_begun(self, release: Release) -> bool:
         """Return whether ``release`` is the first one with the fault, or later."""
@@ -92,7 +98,7 @@ class Known:
         return holds_in(release, since=self.since, until=self.until)
 
 
-def _is_on(key: str, device: str | None, dtype: str | None) -> bool:
+def _names_these(key: str, device: str | None, dtype: str | None) -> bool:
     """Return whether a key that names a device or a dtype itself, as ``rules/cuda/bf16/*`` does, names these."""
     _, own_device, own_dtype, *_ = (*key.split("/", 3), "*", "*", "*")
     return (device is None or "*" in own_device or own_device == device) and (

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from pytest_amp.families import family_of_package
-from pytest_amp.known.accepted import key_of_test
 from pytest_amp.known.rows import Known
 from pytest_amp.markers import AmpMarker
 from pytest_amp.record import Observation
@@ -42,8 +41,11 @@ def info_of(item: pytest.Item, target: Target) -> TestInfo:
 
 
 def key_of(item: pytest.Item, info: TestInfo, target: Target) -> str:
-    """Return the key of a test: ``family/device/dtype/file::test[its own parameters]``."""
-    return key_of_test(info, own_parameters(item, target))
+    """Return the key of a test itself, with its parameters: ``rules/cuda/bf16/test_registered::test_rule[mm]``."""
+    device, _, dtype = info.target.rpartition("-")
+    parameters = own_parameters(item, target)
+    key = f"{info.family}/{device}/{dtype}/{info.test}" + (f"[{parameters}]" if parameters else "")
+    return "".join(letter if letter.isprintable() else "?" for letter in key)
 
 
 def own_parameters(item: pytest.Item, target: Target) -> str:
