@@ -21,7 +21,8 @@ import pytest
 from tests.planted.table import VARIABLE, Defect, all_defects
 from tests.planting import PLUGIN, planting, run, selection
 
-_AT_ONCE = 2
+#: Each defect has a process of its own, most of whose time is imports.
+_AT_ONCE = max(2, (os.cpu_count() or 2) // 4)
 _TIMEOUT = 120.0
 
 
