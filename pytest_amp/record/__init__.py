@@ -30,6 +30,7 @@ from pytest_amp.record.file import (
     write_record,
     write_whole,
 )
+from pytest_amp.record.history import BackEnd, History, history
 from pytest_amp.record.lock import alone
 from pytest_amp.record.observation import (
     EXACT,
@@ -58,11 +59,13 @@ __all__ = [
     "FIXED",
     "ORDER",
     "SCHEMA",
+    "BackEnd",
     "Baseline",
     "Better",
     "Difference",
     "Failure",
     "Gap",
+    "History",
     "Kind",
     "Observation",
     "Observe",
@@ -83,6 +86,7 @@ __all__ = [
     "flattened",
     "from_baseline",
     "from_data",
+    "history",
     "judged",
     "keys_of",
     "keys_of_test",

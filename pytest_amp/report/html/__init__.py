@@ -4,6 +4,6 @@ It needs jinja2, the extra ``html`` (torch brings it along); without it, importi
 ModuleNotFoundError.
 """
 
-from pytest_amp.report.html.pages import of_difference, of_run, of_trend
+from pytest_amp.report.html.pages import of_difference, of_history, of_run, of_trend
 
-__all__ = ["of_difference", "of_run", "of_trend"]
+__all__ = ["of_difference", "of_history", "of_run", "of_trend"]

@@ -15,6 +15,7 @@ from pytest_amp.record import (
     ORDER,
     Better,
     Difference,
+    History,
     Observation,
     Record,
     Trend,
@@ -24,6 +25,7 @@ from pytest_amp.record import (
     flattened,
 )
 from pytest_amp.report import differences
+from pytest_amp.report import history as histories
 from pytest_amp.report import trend as trends
 from pytest_amp.report.causes import Cause, by_standing, causes, failed, remark
 from pytest_amp.report.cells import TITLES, by_reason, legend, short, together, told_commands, valued
@@ -127,6 +129,41 @@ def of_trend(trend: Trend) -> str:
             plots=plots(whole.new.observations, whole.observations, whole.new.failures),
             rows=_rows(whole.observations, known),
             provenance=_provenances(trend.records, [str(number) for number in range(1, len(names) + 1)]),
+        )
+    )
+
+
+def of_history(history: History) -> str:
+    """Return the page of several releases: a table for each back end."""
+    heads = ("", "dtype", *history.releases, "because")
+    sections = []
+    for back_end in history.back_ends:
+        rows: list[tuple[str, ...]] = []
+        group = ""
+        for row in histories.rows_of(back_end):
+            if row.group != group:
+                rows.append((row.group,))
+            group = row.group
+            rows.append((row.name, ", ".join(row.dtypes), *(cell.text for cell in row.cells), "; ".join(row.reasons)))
+        sections.append(Section(back_end.name, "", heads, rows))
+    records = {
+        release: record
+        for index, release in enumerate(history.releases)
+        for back_end in history.back_ends
+        for row in back_end.records.values()
+        if (record := row[index]) is not None
+    }
+    return _render(
+        Page(
+            title=f"torch {history.releases[0]} → {history.releases[-1]}, {len(history.releases)} releases",
+            red=None,
+            facts=[histories.LEGEND_OF_TEXT],
+            alarms=[],
+            tiles=[],
+            sections=sections,
+            plots=[],
+            rows=[],
+            provenance=_provenances([*records.values()], [*records]),
         )
     )
 
