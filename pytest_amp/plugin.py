@@ -264,6 +264,7 @@ def pytest_runtest_makereport(
             expect_no_mock(item, report)
         return report
     from pytest_amp.run.false_passes import expect_called, expect_finite, expect_no_mock
+    from pytest_amp.run.machine_faults import tell_fault
     from pytest_amp.run.outcomes import attach, complete_failure, live_with
     from pytest_amp.run.settling import say_failed, settle
 
@@ -276,6 +277,7 @@ def pytest_runtest_makereport(
     attach(item, report)
     say_failed(item, call, report)
     live_with(item, call, report)
+    tell_fault(item, call, report)
     return report
 
 

@@ -12,6 +12,7 @@ from types import TracebackType
 import pytest
 import torch
 
+from pytest_amp.devices.faults import fault_in
 from pytest_amp.failure import AmpFailure, AmpUsageError
 from pytest_amp.text.quoted import quoted
 from pytest_amp.torch_private import PrivateApiGone
@@ -29,9 +30,10 @@ _MOST = 300
 def passes(error: BaseException) -> bool:
     """Return whether a check passes ``error`` on unchanged.
 
-    This holds for ``pytest.skip``, ``fail`` and ``xfail``, which are no ``Exception``, and for KeyboardInterrupt.
+    This holds for ``pytest.skip``, ``fail`` and ``xfail``, which are no ``Exception``, for KeyboardInterrupt, and for a
+    fault of the machine (a device that is full), which is none of the project's code.
     """
-    return not isinstance(error, Exception) or isinstance(error, _PASS)
+    return not isinstance(error, Exception) or isinstance(error, _PASS) or fault_in(error) is not None
 
 
 def in_one_line(error: BaseException) -> str:

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import IO, Any
 
 from pytest_amp.child_process.poison import POISONED
+from pytest_amp.devices.faults import fault_of_text
 
 
 class ExaminationFailed(Exception):
@@ -65,6 +66,10 @@ class Isolated:
             self._child = None
             child.end(self.timeout)
             reason = answer["poisoned"]
+            fault = fault_of_text(reason)
+            if fault is not None:  # of the machine: a new process would meet it, too
+                self._cannot_start = f"{fault.about(str(request['device']))} for the process of {name}: {fault.text}"
+                raise ExaminationFailed(self._cannot_start)
             raise ProcessLost(f"the device no longer answered after {name}: {reason}", f"poisoned the device: {reason}")
         if "error" in answer:
             raise ExaminationFailed(f"{name}: {answer['error']}")

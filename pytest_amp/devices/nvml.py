@@ -76,6 +76,26 @@ def throttled(uuid: str) -> tuple[str, ...]:
     return ()
 
 
+def lost() -> tuple[str, ...]:
+    """Return the driver's error for each GPU of this machine that it cannot reach, such as ``GPU is lost``."""
+    library, _ = _library()
+    if library is None:
+        return ()
+
+    def error_of(index: int) -> str | None:
+        try:
+            library.nvmlDeviceGetUUID(library.nvmlDeviceGetHandleByIndex(index))
+        except library.NVMLError as error:
+            return f"GPU {index}: {error}"
+        return None
+
+    try:
+        count = int(library.nvmlDeviceGetCount())
+    except library.NVMLError as error:
+        return (str(error),)
+    return tuple(error for index in range(count) if (error := error_of(index)) is not None)
+
+
 def processes(uuid: str) -> tuple[int, ...] | None:
     """Return the ids of the processes that have a context on the GPU; None if the driver does not report them.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pytest_amp.devices.base import Device, DeviceKind
+from pytest_amp.devices.faults import fault_of_text
 from pytest_amp.devices.names import DeviceType, find_device
 from pytest_amp.precision import LOW, Precision
 from pytest_amp.text.quoted import quoted_with_type
@@ -87,6 +89,33 @@ def current_accelerator() -> str | None:
         return None
     accelerator = torch.accelerator.current_accelerator()
     return accelerator.type if accelerator is not None else None
+
+
+def cuda_error() -> str | None:
+    """Return why CUDA does not start in a build with CUDA, in one line; None if it does, or if no driver is installed.
+
+    torch.cuda.is_available() is False for a driver that reports an error, as for a missing one.
+    """
+    import torch
+
+    if torch.version.cuda is None:
+        return None
+    try:
+        torch.cuda.init()  # type: ignore[no-untyped-call,unused-ignore]
+    except Exception as error:  # noqa: BLE001  # any error is the answer
+        return quoted_with_type(error)
+    return None
+
+
+#: Errors of a device that is there, and does not compute. A card that this build has no kernels for is none.
+_FAULT = re.compile(r"\b(?:CUDA|HIP) error: (?!no kernel image|invalid device function)|\bunknown error\b")
+#: The answer for hidden GPUs (CUDA_VISIBLE_DEVICES), too.
+_NO_GPUS = "No CUDA GPUs are available"
+
+
+def is_fault(reason: str) -> bool:
+    """Return whether an accelerator does not compute for a fault of the machine, instead of a missing capability."""
+    return _NO_GPUS not in reason and (_FAULT.search(reason) is not None or fault_of_text(reason) is not None)
 
 
 def probe_in_child(names: Sequence[str], plugins: Iterable[str] = ()) -> dict[str, Probe]:

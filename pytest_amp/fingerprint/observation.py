@@ -14,6 +14,7 @@ from torch.nn.parameter import is_lazy
 
 from pytest_amp.child_process.poison import is_sticky
 from pytest_amp.devices import Device, DeviceKind, find_device
+from pytest_amp.devices.faults import fault_in
 from pytest_amp.fingerprint.dtypes import BANNED, ERROR, NOT, UNSEEN, Calls, in_terms_of, written
 from pytest_amp.fingerprint.samples import dtype_of, module_samples_of, samples_of, seed
 from pytest_amp.torch_private import fake_tensors, testing, trees
@@ -211,7 +212,7 @@ def _outcome(call: Call, device: Device, low: torch.dtype | None, how: _How) -> 
     try:
         return _run_or_answer(call, device, low, how), ""
     except Exception as error:
-        if is_sticky(error) and device.kind is DeviceKind.ACCELERATOR:
+        if fault_in(error) is not None or (is_sticky(error) and device.kind is DeviceKind.ACCELERATOR):
             raise
         text = str(error)
         if _BANNED_SAYS in text:

@@ -12,6 +12,7 @@ import torch
 
 from pytest_amp import torch_private
 from pytest_amp.devices.base import Device, DeviceKind
+from pytest_amp.devices.faults import fault_in
 from pytest_amp.precision import dtype_name
 from pytest_amp.rules.manual_casts import BANNED_SAYS, Invocation, Refused
 from pytest_amp.rules.variations import Variation
@@ -74,7 +75,9 @@ def record(call: Callable[[], Any]) -> CallOutcome:
             result, message = described(call()), None
         except Refused as refused:
             result, message = ("RuntimeError",), str(refused)
-        except Exception as error:  # noqa: BLE001 - whatever an operator raises is an outcome
+        except Exception as error:  # whatever an operator raises is an outcome
+            if fault_in(error) is not None:  # a full device says nothing about the operator
+                raise
             result, message = (type(error).__name__,), str(error)
     leading = _leading(calls)
     # The order in which C++ casts a call's arguments is undefined.

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pytest_amp.run import workers
+from pytest_amp.run import machine_faults, workers
 from pytest_amp.run.session import KEY, AmpSession
 
 #: Exit status of a process that was killed (by signal 9).
@@ -51,12 +51,12 @@ def _probe_named(session: AmpSession) -> None:
     from pytest_amp.devices.probe import probe_in_child
     from pytest_amp.run.resolution import unavailable_device
 
-    for name, answer in probe_in_child(names, _providers(session.config)).items():
+    for name, answer in probe_in_child(names, providers(session.config)).items():
         if not answer.works:
             raise pytest.UsageError(unavailable_device(name, answer, options))
 
 
-def _providers(config: pytest.Config) -> list[str]:
+def providers(config: pytest.Config) -> list[str]:
     """Return the modules that register device types, by their importable names."""
     names = [
         getattr(plugin, "__name__", "")
@@ -83,7 +83,7 @@ def take_in(node: Any, error: object) -> None:  # pytest-xdist has no public typ
     if data is not None:
         session.from_worker(data)
         session.finished_nodes.append(node)
-    elif error:
+    elif error and node.gateway.id not in session.left:
         session.problems.append(f"{node.gateway.id} ended early: {error}")
 
 
@@ -142,6 +142,7 @@ class Recorder:
         session, data = self._session, self._session.data_of(report)
         if data is None or workers.is_worker(session.config):
             return
+        machine_faults.note_report(report, data, session)
         session.add_notes(data.get("notes"))
         if report.passed and "failed" in data:
             session.problem(f"{report.nodeid}: a check failed, and the report says that it passed: {data['failed']}")

@@ -13,6 +13,7 @@ from pytest_amp.devices import Device, DeviceKind
 from pytest_amp.devices.fake import FakeDevice
 from pytest_amp.run import workers
 from pytest_amp.run.identity import target_of
+from pytest_amp.run.machine_faults import error_after, memory_errors, skip_lost, swallowed
 from pytest_amp.run.session import KEY, AmpSession
 from pytest_amp.run.state_guard import StateGuard
 
@@ -21,7 +22,7 @@ def protect(item: pytest.Item) -> Callable[[], None]:
     """Seed torch and pin it to one CPU thread; return the function to call after the test.
 
     With more threads the order of sums, and so the last bits of results, would depend on their number. If the device
-    does not answer since an earlier test, the test fails at once.
+    does not answer since an earlier test, the test is not run.
     """
     import torch
 
@@ -30,9 +31,9 @@ def protect(item: pytest.Item) -> Callable[[], None]:
     session = item.config.stash[KEY]
     target = target_of(item)
     device = target.device if target is not None else None
-    if device is not None and device.name in session.poisoned:
-        culprit, message = session.poisoned[device.name]
-        pytest.fail(f"{device.name} no longer answers after {culprit}: {message}", pytrace=False)
+    if device is not None:
+        skip_lost(session, device)
+    errors_before = 0 if device is None else memory_errors(device)
     guard = StateGuard(device.type if device is not None else None)
     scope = contextlib.ExitStack()
     if isinstance(device, FakeDevice):
@@ -44,7 +45,7 @@ def protect(item: pytest.Item) -> Callable[[], None]:
         scope.close()
         torch.set_num_threads(threads)
         leaked = guard.restore()  # first, because it does not use the device: later tests need the restored state
-        problems = [_device_problem(item, session, device)]
+        problems = [_device_problem(item, session, device, errors_before)]
         if leaked:
             what = "; ".join(f"{name}: {before} became {now}" for name, (before, now) in leaked.items())
             problems.append(f"AmpFailure: the test left torch's state changed (restored now): {what}")
@@ -55,23 +56,32 @@ def protect(item: pytest.Item) -> Callable[[], None]:
     return after
 
 
-def _device_problem(item: pytest.Item, session: AmpSession, device: Device | None) -> str | None:
-    """Return the pending error of the device: kernels fail asynchronously, and the message must name their test."""
+def _device_problem(item: pytest.Item, session: AmpSession, device: Device | None, errors_before: int) -> str | None:
+    """Return the pending error of the device, or that it was full and the test went on."""
     if device is None or device.kind is not DeviceKind.ACCELERATOR:
         return None
-    try:
-        device.synchronize()
-    except Exception as error:  # noqa: BLE001  # any error of the back end: the device does not answer
-        message = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    message = error_after(item, device)
+    if message is not None:
         session.poisoned[device.name] = (item.nodeid, message)
-        session.problems.append(f"{device.name} no longer answers after {item.nodeid}: {message}")
         return f"{device.name} no longer answers after this test: {message}"
-    return None
+    return swallowed(item, device, errors_before)
 
 
 def leave_poisoned_worker(session: AmpSession) -> None:
-    """End a worker whose device no longer answers: pytest-xdist names the test and starts another worker."""
-    if session.poisoned and workers.is_worker(session.config):
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(1)
+    """End a worker whose device no longer answers: pytest-xdist names the test and starts another worker.
+
+    If a new process cannot use the device, either, the worker stays, and its remaining tests are not run: a worker that
+    took its place could not collect them, and pytest-xdist would wait for it.
+    """
+    if not session.poisoned or session.stays or not workers.is_worker(session.config):
+        return
+    from pytest_amp.devices.probe import probe_in_child
+    from pytest_amp.run.controller import providers
+
+    answers = probe_in_child([*session.poisoned], providers(session.config))
+    if not all(answer.works for answer in answers.values()):
+        session.stays = True
+        return
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(1)

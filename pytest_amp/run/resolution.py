@@ -9,7 +9,7 @@ import pytest
 
 from pytest_amp.config import AmpConfig
 from pytest_amp.devices import FAKE_TYPES, Device, DeviceKind, DeviceType, find_device
-from pytest_amp.devices.probe import Probe, current_accelerator, probe
+from pytest_amp.devices.probe import Probe, cuda_error, current_accelerator, is_fault, probe
 from pytest_amp.hookspecs import yielded
 from pytest_amp.precision import LOW, Precision
 from pytest_amp.run import workers
@@ -54,8 +54,20 @@ def _devices(name: str, added: Sequence[DeviceType]) -> list[tuple[Device, Probe
     if accelerator is not None:
         device = find_device(accelerator, added)
         answer = probe(device)
+        if not answer.works and is_fault(answer.reason):
+            raise Unavailable(_faulty(name, accelerator, answer.reason))
         real = [(device, answer)] if answer.works else []
+    elif (reason := cuda_error()) is not None and is_fault(reason):
+        raise Unavailable(_faulty(name, "cuda", reason))
     return real if name == "auto" and real else [(cpu, probe(cpu)), *real]
+
+
+def _faulty(name: str, accelerator: str, reason: str) -> str:
+    """Return why ``auto`` and ``all`` are refused: with a fault of its accelerator a green run would be the CPU's."""
+    return (
+        f"the device {name!r} would be the CPU, since {accelerator} has a fault ({reason}); "
+        "expected an accelerator that computes, or --amp-device=cpu"
+    )
 
 
 def _targets_on(

@@ -81,6 +81,13 @@ class AmpSession:
         self.account: Account | None = None
         #: Device name -> the test after which it no longer answered, and its error.
         self.poisoned: dict[str, tuple[str, str]] = {}
+        #: Faults of the machine by their sentence, and lost devices: the message, and the tests that met them.
+        self.faults: dict[str, tuple[str, list[str]]] = {}
+        self.lost: dict[str, tuple[str, list[str]]] = {}
+        #: Workers that ended after their device was lost.
+        self.left: set[str] = set()
+        #: Whether this worker stays, although its device was lost: a new process could not use it, either.
+        self.stays = False
         #: The fp32 and tf32 targets, by device key and precision.
         self.wide_targets: dict[tuple[str, str], Target] = {}
 

@@ -14,6 +14,8 @@ from pytest_amp.record import EXACT, FAILING, FIXED, Observation, canonical
 from pytest_amp.run.result import ENDED, EXECUTED, Place, most_common
 
 INCONCLUSIVE = "inconclusive: "
+#: Start of the reason for which a test is skipped after its device was lost.
+NOT_RUN = "not run: "
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,7 @@ class Tally:
         lines = []
         for place in sorted(self.outcomes.keys() | selected.keys()):
             counts = self.outcomes.get(place, Counter())
-            if place in self.exempt or any(counts[name] for name in EXECUTED):
+            if place in self.exempt or any(counts[name] for name in EXECUTED) or self._is_lost(place):
                 continue
             target, family = place
             common = most_common(self.reasons.get(place, Counter()))[:3]
@@ -124,6 +126,11 @@ class Tally:
             count = selected.get(place) or self.selected.get(place) or sum(counts.values())
             lines.append(f"{family} on {target}: {count} selected, not one executed: {reasons}")
         return lines
+
+    def _is_lost(self, place: Place) -> bool:
+        """Return whether the device of a place was lost before its first test, which is a problem of its own."""
+        reasons = self.reasons.get(place, Counter())
+        return bool(reasons) and all(reason.startswith(NOT_RUN) for reason in reasons)
 
     def unreported(self, selected: Mapping[Place, int]) -> list[str]:
         """Return a line for each target and family of which some selected tests have ended and others have not."""

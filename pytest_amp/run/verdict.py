@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_amp.record import Verdict
+from pytest_amp.run import machine_faults
 from pytest_amp.run.controller import check_exits
 from pytest_amp.run.files import accept, write_files
 from pytest_amp.run.freeze import record_of
@@ -44,6 +45,7 @@ def finish(session: AmpSession, exitstatus: int) -> int:
 def _judge(session: AmpSession, exitstatus: int) -> None:
     """Collect the problems of a run that ended with ``exitstatus`` in ``session.problems``."""
     tally, pytest_options = session.tally, session.config.option
+    session.problems += machine_faults.problems(session)
     if exitstatus == 0 and session.options.explicit and not (session.collection_ended or session.finished_nodes):
         session.problem("the run was ended with status 0 before its tests were collected (pytest.exit, say)")
     # An interrupted run (2) and an internal error (3) fail anyway; the tests that they did not reach are not listed.

@@ -1,0 +1,164 @@
+"""Faults of the machine during a run: one line for each, no expected failure hides one, and none counts as a result."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_amp.devices import Device, DeviceKind
+from pytest_amp.devices.faults import MachineFault, fault_in
+from pytest_amp.run.identity import INFO, target_of
+from pytest_amp.run.session import KEY
+from pytest_amp.run.tally import NOT_RUN
+
+if TYPE_CHECKING:
+    from pytest_amp.run.session import AmpSession
+
+#: Fault of the machine that a test met, in its stash.
+MET = pytest.StashKey[MachineFault]()
+#: Exceptions that end a test without an error.
+_NO_ERRORS = (pytest.skip.Exception, pytest.exit.Exception, KeyboardInterrupt)
+#: Phases of a test; a report of pytest-xdist on a worker that died has none.
+_PHASES = ("setup", "call", "teardown")
+
+
+def tell_fault(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestReport) -> None:
+    """Describe a fault of the machine in the report of the test that met it, or after which a device was lost.
+
+    Such a test fails even if a failure is expected, since the fault says nothing about torch. The frames of the error
+    are cleared: their tensors would keep a full device full for the tests that follow.
+    """
+    target, session = target_of(item), item.config.stash[KEY]
+    if INFO not in item.stash or target is None:
+        return
+    device = target.device.name
+    if report.when == "teardown" and session.poisoned.get(device, ("", ""))[0] == item.nodeid:
+        report.amp["lost"] = [device, session.poisoned[device][1]]  # type: ignore[attr-defined]
+    error = call.excinfo.value if call.excinfo is not None else None
+    fault = fault_in(error) if error is not None and not isinstance(error, _NO_ERRORS) else None
+    if fault is None or error is None:
+        return
+    item.stash[MET] = fault
+    about = fault.about(device)
+    report.outcome = "failed"
+    report.longrepr = f"{about}, which says nothing about torch: {fault.text}{_place(error)}"
+    vars(report).pop("wasxfail", None)
+    report.amp["fault"] = [about, fault.text]  # type: ignore[attr-defined]
+    if not item.config.getoption("usepdb", default=False):
+        traceback.clear_frames(error.__traceback__)
+
+
+def _place(error: BaseException) -> str:
+    """Return the line of the project that met the fault."""
+    from pytest_amp.cases.raised import own_frames
+
+    frames = own_frames(error)
+    return f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+
+
+def skip_lost(session: AmpSession, device: Device) -> None:
+    """Skip a test of a device that no longer answers: each further test would fail for the same reason."""
+    if device.name in session.poisoned:
+        pytest.skip(_reason(device.name))
+
+
+def _reason(device: str) -> str:
+    return f"{NOT_RUN}{device} no longer answers"
+
+
+def memory_errors(device: Device) -> int:
+    """Return the number of allocations that CUDA's allocator has refused in this process; 0 for other devices."""
+    import torch
+
+    if device.kind is not DeviceKind.ACCELERATOR or device.type != "cuda" or not torch.cuda.is_initialized():
+        return 0
+    return int(torch.cuda.memory_stats(device.torch_device).get("num_ooms", 0))
+
+
+def error_after(item: pytest.Item, device: Device) -> str | None:
+    """Return why ``device`` does not answer after a test, in one line; None if it does.
+
+    Kernels fail asynchronously, so that the message must name their test. After a test that met a full device, the
+    memory that this process can release is released, and a small product must fit.
+    """
+    from pytest_amp.devices import nvml
+
+    try:
+        device.synchronize()
+    except Exception as error:  # noqa: BLE001  # any error of the back end: the device does not answer
+        message = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        lost = nvml.lost() if device.type == "cuda" else ()
+        return f"{message} (the driver reports: {'; '.join(lost)})" if lost else message
+    fault = item.stash.get(MET, None)
+    if fault is None or fault.of_host:
+        return None
+    from pytest_amp.devices.probe import probe
+
+    _release_memory()
+    answer = probe(device)
+    return None if answer.works else answer.reason
+
+
+def _release_memory() -> None:
+    import gc
+
+    import torch
+
+    gc.collect()
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+
+
+def swallowed(item: pytest.Item, device: Device, before: int) -> str | None:
+    """Return that the device was full during a test that caught the error, in one line; None if it was not.
+
+    A check that goes on without what did not fit compares less. ``before`` is ``memory_errors`` before the test. cuDNN
+    goes on with a smaller workspace, so that in a project's own test this is a note.
+    """
+    count = 0 if MET in item.stash else memory_errors(device) - before
+    if count <= 0:
+        return None
+    times = "once" if count == 1 else f"{count} times"
+    line = f"{device.name} was out of memory {times} in {item.nodeid}, which caught the error"
+    if item.stash[INFO].family == "project":
+        item.config.stash[KEY].add_notes([line])
+        return None
+    return f"{line}: its checks may have compared less"
+
+
+def note_report(report: pytest.TestReport, data: Mapping[str, object], session: AmpSession) -> None:
+    """Note the faults of a report in the process that counts, and the worker that ends after one."""
+    for key, faults in (("fault", session.faults), ("lost", session.lost)):
+        if key in data:
+            about, text = data[key]  # type: ignore[misc]  # two texts, from tell_fault
+            _, tests = faults.setdefault(about, (text, []))
+            if report.nodeid not in tests:
+                tests.append(report.nodeid)
+    if "lost" in data:
+        session.left.add(getattr(report, "worker_id", ""))
+    if report.when not in _PHASES and any(report.nodeid in tests for _, tests in session.lost.values()):
+        report.longrepr = "its worker ended, since the device no longer answers there; another worker takes its place"
+
+
+def problems(session: AmpSession) -> list[str]:
+    """Return a line for each fault of the run, however many tests met it."""
+    lines = []
+    culprits: set[str] = set()
+    for device, (text, tests) in session.lost.items():
+        culprits.update(tests)
+        not_run = sum(reasons[_reason(device)] for reasons in session.tally.reasons.values())
+        rest = f"; {_counted(not_run)} not run" if not_run else ""
+        lines.append(f"{device} no longer answers after {', '.join(tests)}: {text}{rest}")
+    for about, (text, tests) in session.faults.items():
+        remaining = [test for test in tests if test not in culprits]
+        if remaining:
+            lines.append(f"{about} in {_counted(len(remaining))}, first in {remaining[0]}: {text}")
+    return lines
+
+
+def _counted(count: int) -> str:
+    return "1 test" if count == 1 else f"{count} tests"
