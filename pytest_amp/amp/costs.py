@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 from pytest_amp.amp.base import Bound
 from pytest_amp.amp.deprecated import renamed_keywords
 from pytest_amp.devices import DeviceKind
-from pytest_amp.failure import is_usage_error
+from pytest_amp.failure import AmpFailure, is_usage_error
 from pytest_amp.record import make_key
 from pytest_amp.run.identity import INFO
 
 if TYPE_CHECKING:
     from pytest_amp.cases import Case
-    from pytest_amp.floors import Row
     from pytest_amp.memory import Census, MemoryUse
     from pytest_amp.speed import Interval, MakeOptimizer, Measured, SpeedConditions, Workload
 
@@ -49,7 +48,8 @@ class CostChecks(Bound):
           is timed by its steps;
         - ``floor``: the least speedup; 0 is none. The marker's ``floor`` wins over it. Without either, it is the one
           that was calibrated for this work on this card (--amp-floors, or what comes with this package), or else
-          ``uncalibrated``: by default no harm;
+          the larger one of ``uncalibrated``, by default no harm, and half of this work's calibration on another card
+          or in the other dtype, scaled by the peak rates of both cards, which the run says in a note;
         - ``seconds``: what one measurement may take;
         - ``ceiling``: replaces the speedup that the card's peak rates allow.
 
@@ -70,9 +70,10 @@ class CostChecks(Bound):
         self._refuse_ambient("check_speedup")
         conditions = self._timed()
         name, kind = name or speed.name_of(work), speed.kind_on(self.device, kind)
+        floor, remark = self._floor(conditions, (name, versus, kind), floor, uncalibrated)
         demand = speed.Demand(
             name,
-            floor=self._floor(conditions.calibrated(name, versus, kind), floor, uncalibrated),
+            floor=floor,
             versus=versus,
             kind=kind,
             ceiling=ceiling,
@@ -81,7 +82,12 @@ class CostChecks(Bound):
         make_step = speed.step_maker(work, self.device, seed=self._config.seed, dtype=self.dtype, optimizer=optimizer)
         options = ToldOf(work, self._conditions) if isinstance(work, cases.Case) else ToldOfFunction(name)
         with options:
-            return speed.check_speedup(make_step, demand, conditions, self._request)
+            try:
+                return speed.check_speedup(make_step, demand, conditions, self._request)
+            except AmpFailure as failure:
+                if remark is not None:
+                    failure.likely_with(remark)
+                raise
 
     def _timed(self) -> SpeedConditions:
         """Return the conditions of a speed measurement; a CPU is timed with --amp-speed=report only."""
@@ -107,12 +113,26 @@ class CostChecks(Bound):
             floors=self._config.floors,
         )
 
-    def _floor(self, calibrated: Row | None, requested: float | None, uncalibrated: float) -> float:
-        """Return the floor of the marker, else of the argument, else the calibrated one, else ``uncalibrated``."""
+    def _floor(
+        self, conditions: SpeedConditions, work: tuple[str, str, str], requested: float | None, uncalibrated: float
+    ) -> tuple[float, str | None]:
+        """Return the floor of the marker, else of the argument, else the calibrated one, else a conservative one.
+
+        ``work`` is its name, the kind of float32 and the kind of time. A conservative floor has a remark, which is
+        noted: it comes from calibrations of other cards, or is ``uncalibrated``.
+        """
+        from pytest_amp import speed
+
         for floor in (self._marker.floor, requested):
             if floor is not None:
-                return floor
-        return calibrated.floor if calibrated else uncalibrated
+                return floor, None
+        calibrated = conditions.calibrated(*work)
+        if calibrated is not None:
+            return calibrated.floor, None
+        floor, remark = speed.conservative_floor(conditions, *work, uncalibrated)
+        if remark is not None and conditions.mode == "gate":
+            self._note(remark)
+        return floor, remark
 
     def _interval_before(self, name: str) -> Interval | None:
         """Return the baseline's interval of a measurement, if it can be compared with this run's.

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 #: Exit statuses: the file was written, or not.
 WRITTEN, NOT_WRITTEN = 0, 1
 LEAST_SESSIONS = 3
+#: Largest error of a floor by rounding to four digits.
+ROUNDED = 1e-4
 
 
 def add(commands: Commands) -> None:
@@ -45,7 +47,7 @@ def add(commands: Commands) -> None:
         action="extend",
         default=[],
         help="measure nothing: take these files, 3 or more, which --benchmark-json wrote in runs of their own, or "
-        "--amp-record under --amp-speed=gate",
+        "--amp-record under --amp-speed=gate; or files of floors, which owners of other cards wrote: they are merged",
     )
     command.add_argument("--sessions", type=whole, default=5, help="how many processes, 3 or more (default: 5)")
     command.add_argument("--device", default="cuda", help="default: cuda")
@@ -77,6 +79,13 @@ def _calibrate(options: argparse.Namespace) -> int:
     sessions: list[Session] = []
     try:
         _there(path)  # refuse an invalid file of floors before anything is measured
+        offered = _offered(options.from_)
+        if offered:
+            with alone(path):
+                floors.write(path, floors.merged(_there(path), offered, options.reason))
+            write(calibration.as_text(offered))
+            write(f"{len(offered)} floors merged into {path}\n")
+            return WRITTEN
         runs = [_from(file) for file in options.from_] or [partial(_session, options)] * options.sessions
         for number, run in enumerate(runs, start=1):
             sessions.append(run())
@@ -95,6 +104,12 @@ def _calibrate(options: argparse.Namespace) -> int:
         return NOT_WRITTEN
     write(calibration.as_text(new))
     write(f"{len(new)} floors written to {path}\n")
+    if options.to is not None:
+        cards = ", ".join(dict.fromkeys(row.gpu for row in new))
+        write(
+            f"pytest --amp-floors={path} uses them. To share them with every owner of {cards}, attach the file to an "
+            "issue or a pull request of pytest-amp, where `pytest-amp calibrate --from FILE` merges it\n"
+        )
     return WRITTEN
 
 
@@ -107,15 +122,43 @@ def _there(path: Path) -> tuple[Row, ...]:
     return floors.read(path) if path.exists() else ()
 
 
+def _offered(files: list[Path]) -> list[Row]:
+    """Return the rows of files of floors; empty if none is one. Raises FloorsError for a mixture, or a bad row."""
+    from pytest_amp import floors
+
+    texts = {file: _text(file) for file in files}
+    of_floors = [file for file, text in texts.items() if '"floors"' in text[:200]]
+    if not of_floors:
+        return []
+    if len(of_floors) < len(texts):
+        other = next(file for file in texts if file not in of_floors)
+        raise floors.FloorsError(f"{other}: no file of floors, unlike {of_floors[0]}; expected files of one kind")
+    rows = [row for file, text in texts.items() for row in floors.loads(text, str(file))]
+    for row in rows:
+        if row.sessions < LEAST_SESSIONS or row.floor > floors.SHARES[row.kind] * row.median + ROUNDED:
+            raise floors.FloorsError(
+                f"{' '.join(row.key)}: a floor of {row.floor}, a median of {row.median}, {row.sessions} processes; "
+                f"expected {LEAST_SESSIONS} processes or more, and at most {floors.SHARES[row.kind]:g} of the median"
+            )
+    return rows
+
+
+def _text(file: Path) -> str:
+    """Return the text of a file. Raises CalibrationError."""
+    from pytest_amp.speed import calibration
+
+    try:
+        return content(file)
+    except RecordError as error:
+        raise calibration.CalibrationError(str(error)) from None
+
+
 def _from(file: Path) -> Callable[[], Session]:
     """Return a function that reads an earlier run's measurements. Raises CalibrationError."""
     from pytest_amp.speed import calibration
 
     def read() -> Session:
-        try:
-            return calibration.session_of(content(file))
-        except RecordError as error:
-            raise calibration.CalibrationError(str(error)) from None
+        return calibration.session_of(_text(file))
 
     return read
 

@@ -2,6 +2,7 @@
 
 from pytest_amp.cases import MakeOptimizer
 from pytest_amp.speed.demand import NO_FLOOR, NO_HARM, Demand, SpeedConditions, kind_on
+from pytest_amp.speed.derived import conservative_floor
 from pytest_amp.speed.gate import check_speedup
 from pytest_amp.speed.hardware import kinds_of_float32
 from pytest_amp.speed.measure import Measured, measure
@@ -34,6 +35,7 @@ __all__ = [
     "Workload",
     "arms_of",
     "check_speedup",
+    "conservative_floor",
     "kind_on",
     "kinds_of_float32",
     "measure",
