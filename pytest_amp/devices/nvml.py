@@ -93,7 +93,7 @@ def lost() -> tuple[str, ...]:
         count = int(library.nvmlDeviceGetCount())
     except library.NVMLError as error:
         return (str(error),)
-    return tuple(error for index in range(count) if (error := error_of(index)) is not None)
+    return tuple(filter(None, map(error_of, range(count))))
 
 
 def processes(uuid: str) -> tuple[int, ...] | None:

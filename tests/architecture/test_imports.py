@@ -43,6 +43,7 @@ WITHOUT_TORCH = {
     *("extras", "failure", "families", "fixtures", "floors", "hookspecs", "known", "markers", "plugin", "precision"),
     *("record", "refusals", "report", "text"),
     *("run.controller", "run.false_passes", "run.files", "run.freeze", "run.identity", "run.left_out"),
+    "run.machine_faults",
     *("run.outcomes", "run.parametrization", "run.provenance", "run.removed", "run.resolution", "run.result"),
     *("run.revision", "run.selection", "run.session", "run.settling", "run.tally", "run.targets", "run.termination"),
     *("run.time_limits", "run.verdict", "run.workers"),
