@@ -80,9 +80,9 @@ def fault_in(error: BaseException) -> MachineFault | None:
 def _chain(error: BaseException) -> Iterator[BaseException]:
     """Yield an error and its causes, with errors that were being handled unless they are suppressed (``from None``)."""
     link: BaseException | None = error
-    seen: set[int] = set()
-    while link is not None and id(link) not in seen:
-        seen.add(id(link))
+    yielded: set[int] = set()
+    while link is not None and id(link) not in yielded:
+        yielded.add(id(link))
         yield link
         link = link.__cause__ if link.__cause__ is not None or link.__suppress_context__ else link.__context__
 

@@ -51,19 +51,9 @@ def _probe_named(session: AmpSession) -> None:
     from pytest_amp.devices.probe import probe_in_child
     from pytest_amp.run.resolution import unavailable_device
 
-    for name, answer in probe_in_child(names, providers(session.config)).items():
+    for name, answer in probe_in_child(names, workers.device_modules(session.config)).items():
         if not answer.works:
             raise pytest.UsageError(unavailable_device(name, answer, options))
-
-
-def providers(config: pytest.Config) -> list[str]:
-    """Return the modules that register device types, by their importable names."""
-    names = [
-        getattr(plugin, "__name__", "")
-        for plugin in config.pluginmanager.get_plugins()
-        if hasattr(plugin, "pytest_amp_devices") and not hasattr(plugin, "pytest_addhooks")
-    ]
-    return [name for name in names if name and name != "pytest_amp.hookspecs"]
 
 
 def pin_workers(specs: Sequence[Any]) -> None:

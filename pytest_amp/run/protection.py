@@ -76,9 +76,8 @@ def leave_poisoned_worker(session: AmpSession) -> None:
     if not session.poisoned or session.stays or not workers.is_worker(session.config):
         return
     from pytest_amp.devices.probe import probe_in_child
-    from pytest_amp.run.controller import providers
 
-    answers = probe_in_child([*session.poisoned], providers(session.config))
+    answers = probe_in_child([*session.poisoned], workers.device_modules(session.config))
     if not all(answer.works for answer in answers.values()):
         session.stays = True
         return

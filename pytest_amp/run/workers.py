@@ -83,3 +83,13 @@ def gpu_of_worker(number: int, visible: Sequence[str]) -> str:
 def asks_for_cuda(devices: Sequence[str]) -> bool:
     """Return whether a real CUDA device was requested by name."""
     return any(name.partition(":")[0] == "cuda" for name in devices)
+
+
+def device_modules(config: pytest.Config) -> list[str]:
+    """Return the modules that register device types, by their importable names."""
+    names = [
+        getattr(plugin, "__name__", "")
+        for plugin in config.pluginmanager.get_plugins()
+        if hasattr(plugin, "pytest_amp_devices") and not hasattr(plugin, "pytest_addhooks")
+    ]
+    return [name for name in names if name and name != "pytest_amp.hookspecs"]

@@ -99,14 +99,14 @@ def test_file_of_another_owner_is_merged(tmp_path: Path, capsys: pytest.CaptureF
     path = tmp_path / "floors.json"
     assert calibrate(tmp_path, 2.0) == 0
     assert "attach the file to an issue or a pull request of pytest-amp" in capsys.readouterr().out
-    ours = tmp_path / "ours.json"
+    merged = tmp_path / "merged.json"
     other = floors.Row("NVIDIA L4", "tf32", "bf16", "decoder", "device", 1.5, 1.6, 0.0, 5, "2", "1", "9", "5", "today")
-    floors.write(ours, [other])
-    assert cli.main(["calibrate", "--from", str(path), "--to", str(ours)]) == 0
-    assert capsys.readouterr().out.endswith(f"1 floors merged into {ours}\n")
-    assert {row.gpu: row.floor for row in floors.read(ours)} == {"NVIDIA L4": 1.5, "NVIDIA H100 80GB HBM3": 1.9}
+    floors.write(merged, [other])
+    assert cli.main(["calibrate", "--from", str(path), "--to", str(merged)]) == 0
+    assert capsys.readouterr().out.endswith(f"1 floors merged into {merged}\n")
+    assert {row.gpu: row.floor for row in floors.read(merged)} == {"NVIDIA L4": 1.5, "NVIDIA H100 80GB HBM3": 1.9}
     assert calibrate(tmp_path, 1.8, "--reason", "another driver") == 0
-    assert cli.main(["calibrate", "--from", str(path), "--to", str(ours)]) == 1
+    assert cli.main(["calibrate", "--from", str(path), "--to", str(merged)]) == 1
     assert "1 floors would fall" in capsys.readouterr().err
 
 
@@ -117,17 +117,17 @@ def test_file_of_another_owner_is_merged(tmp_path: Path, capsys: pytest.CaptureF
 def test_offered_floor_that_was_not_measured_so_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], sessions: int, floor: float, says: str
 ) -> None:
-    path, ours = tmp_path / "theirs.json", tmp_path / "ours.json"
+    path, merged = tmp_path / "offered.json", tmp_path / "merged.json"
     row = floors.Row(
         "NVIDIA L4", "tf32", "bf16", "decoder", "device", floor, 1.6, 0.0, sessions, "2", "1", "9", "5", "today"
     )
     floors.write(path, [row])
-    assert cli.main(["calibrate", "--from", str(path), "--to", str(ours)]) == 1
+    assert cli.main(["calibrate", "--from", str(path), "--to", str(merged)]) == 1
     assert says in capsys.readouterr().err
-    assert not ours.exists()
+    assert not merged.exists()
     measured = tmp_path / "measured.json"
     measured.write_text(times(2.0), encoding="utf-8")
-    assert cli.main(["calibrate", "--from", str(measured), str(path), "--to", str(ours)]) == 1
+    assert cli.main(["calibrate", "--from", str(measured), str(path), "--to", str(merged)]) == 1
     assert "expected files of one kind" in capsys.readouterr().err
 
 
