@@ -341,4 +341,4 @@ def test_full_device_is_no_outcome_of_an_operator() -> None:
     with pytest.raises(torch.OutOfMemoryError):
         record(full)
     with pytest.raises(torch.OutOfMemoryError):
-        patterns_of([FullCall()], find_device("cpu"), torch.bfloat16)  # type: ignore[list-item]  # what it needs of one
+        patterns_of([FullCall()], find_device("cpu"), torch.bfloat16)

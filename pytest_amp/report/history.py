@@ -299,5 +299,5 @@ def as_json(history: History) -> str:
         }
         for back_end in history.back_ends
     ]
-    data = finite({"releases": [*history.releases], "back_ends": back_ends})  # type: ignore[dict-item,list-item]
+    data = finite({"releases": [*history.releases], "back_ends": back_ends})  # type: ignore[dict-item]
     return json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False) + "\n"

@@ -37,7 +37,7 @@ def tell_fault(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.Te
         return
     device = target.device.name
     if report.when == "teardown" and session.poisoned.get(device, ("", ""))[0] == item.nodeid:
-        report.amp["lost"] = [device, session.poisoned[device][1]]  # type: ignore[attr-defined]
+        report.amp["lost"] = [device, session.poisoned[device][1]]
     error = call.excinfo.value if call.excinfo is not None else None
     fault = fault_in(error) if error is not None and not isinstance(error, _NO_ERRORS) else None
     if fault is None or error is None:
@@ -47,7 +47,7 @@ def tell_fault(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.Te
     report.outcome = "failed"
     report.longrepr = f"{about}, which says nothing about torch: {fault.text}{_place(error)}"
     vars(report).pop("wasxfail", None)
-    report.amp["fault"] = [about, fault.text]  # type: ignore[attr-defined]
+    report.amp["fault"] = [about, fault.text]
     if not item.config.getoption("usepdb", default=False):
         traceback.clear_frames(error.__traceback__)
 
@@ -74,7 +74,8 @@ def memory_errors(device: Device) -> int:
     """Return the number of allocations that CUDA's allocator has refused in this process; 0 for other devices."""
     import torch
 
-    if device.kind is not DeviceKind.ACCELERATOR or device.type != "cuda" or not torch.cuda.is_initialized():
+    is_cuda = device.kind is DeviceKind.ACCELERATOR and device.type == "cuda"
+    if not is_cuda or not torch.cuda.is_initialized():  # type: ignore[no-untyped-call,unused-ignore]
         return 0
     return int(torch.cuda.memory_stats(device.torch_device).get("num_ooms", 0))
 
@@ -109,7 +110,7 @@ def _release_memory() -> None:
     import torch
 
     gc.collect()
-    if torch.cuda.is_initialized():
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call,unused-ignore]
         torch.cuda.empty_cache()
 
 
@@ -134,7 +135,7 @@ def note_report(report: pytest.TestReport, data: Mapping[str, object], session: 
     """Note the faults of a report in the process that counts, and the worker that ends after one."""
     for key, faults in (("fault", session.faults), ("lost", session.lost)):
         if key in data:
-            about, text = data[key]  # type: ignore[misc]  # two texts, from tell_fault
+            about, text = map(str, data[key])  # type: ignore[call-overload]  # two texts, from tell_fault
             _, tests = faults.setdefault(about, (text, []))
             if report.nodeid not in tests:
                 tests.append(report.nodeid)
