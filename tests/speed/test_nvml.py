@@ -140,3 +140,15 @@ def test_provenance_says_why_the_driver_is_unknown(card: CudaDevice) -> None:
     old: dict[str, Any] = {"torch": "2.13", "devices": {"cuda": {**provenance, "driver": "570"}}}
     new: dict[str, Any] = {"torch": "2.13", "devices": {"cuda": provenance}}
     assert "driver" not in likely_cause(old, new, "cuda")
+
+
+def test_gpu_off_the_bus_is_named(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+    def uuid_of(handle: int) -> str:
+        if handle == 1:
+            raise NVMLError("GPU is lost")
+        return f"GPU-{handle}"
+
+    monkeypatch.setattr(library, "nvmlDeviceGetCount", lambda: 3, raising=False)
+    monkeypatch.setattr(library, "nvmlDeviceGetHandleByIndex", lambda index: index, raising=False)
+    monkeypatch.setattr(library, "nvmlDeviceGetUUID", uuid_of, raising=False)
+    assert nvml.lost() == ("GPU 1: GPU is lost",)
