@@ -180,7 +180,7 @@ def check_compiled(case: Case, how: Compilation, where: Conditions, observe: Obs
     observe(f"{name}/equal", len(same_as_eager) / len(compiled_step.named()), kind="ratio", unit="share of tensors")
     unequal = [tensor for tensor in compared if tensor.name not in same_as_eager]
     eager_run = CaseRun(case, realised, where, prediction, fp32, None)
-    _check_errors(run, _without_eagers_own(eager_run, eager, unequal))
+    _check_errors(run, eager_run, _without_eagers_own(eager_run, eager, unequal))
     _check_least(run, compared, u)
     if not how.fuses:
         _check_same_kernels(run, eager, compiled_step, prediction, bits=bits and where.device.kind is DeviceKind.CPU)
@@ -250,7 +250,7 @@ def _without_eagers_own(run: CaseRun, eager: Step, compared: Sequence[Compared])
     return [tensor for tensor in compared if tensor.name not in acquitted]
 
 
-def _check_errors(run: _Run, compared: Sequence[Compared]) -> None:
+def _check_errors(run: _Run, eager_run: CaseRun, compared: Sequence[Compared]) -> None:
     scale = run.where.tolerance_scale
     bad = sorted(
         (tensor for tensor in compared if exceeds(tensor.error, tensor.allowed * scale)),
@@ -258,8 +258,8 @@ def _check_errors(run: _Run, compared: Sequence[Compared]) -> None:
     )
     if not bad:
         return
-    step = run.compiled_step
-    if not confirmed(bad, run.case, run.where, step, limit=bad[0].factor, certain=tolerance.CERTAIN):
+    step, any_order = run.compiled_step, eager_run.adds_in_any_order
+    if not confirmed(bad, run.case, run.where, step, limit=bad[0].factor, any_order=any_order):
         return
     worst = bad[0]
     raise AmpFailure(

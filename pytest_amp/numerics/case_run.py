@@ -73,6 +73,11 @@ class CaseRun:
         return verdict.faults(self.operators, self.where.precision.dtype, self.where.tolerance_scale)
 
     @property
+    def adds_in_any_order(self) -> bool:
+        """Whether a reduction of the step adds in any order: runs with the same values differ in their errors."""
+        return any(result.spread > 1.0 for call in self.operators for result in call.results)
+
+    @property
     def unreplayed(self) -> str | None:
         """Text for a message about the random numbers that differ between steps; None if all of them are replayed."""
         draws = self.realised.draws

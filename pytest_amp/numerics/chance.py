@@ -6,7 +6,8 @@ fault, so exceeding a bound in a single draw is no failure by itself:
 - A tensor that is bitwise equal to that of manual casts is accepted if all operators of the step follow their rounding
   models. It was computed correctly, even if the prediction, which sums in another order, differs. If an operator has no
   model, it was not checked, and the tensor is not accepted.
-- Any other tensor fails only if it exceeds the bound in the median of three draws (``compare.confirmed``).
+- Any other tensor fails only if it exceeds the bound in the median of three draws, or over more draws if a reduction
+  adds in any order (``compare.confirmed``).
 - A tensor that is more exact than its rounding allows fails only if an operator received other dtypes than with manual
   casts. Otherwise a kernel has improved, and is reported.
 """
@@ -73,7 +74,10 @@ def check_distance(run: CaseRun, compared: Sequence[Compared]) -> None:
     bad = not_acquitted(run, sorted(bad, key=lambda tensor: -tensor.from_model)) if bad else bad
     if bad:
         step = run.step_of
-        bad = confirmed(bad, run.case, run.where, step, limit=limit, measure=lambda tensor: tensor.from_model)
+        any_order = run.adds_in_any_order
+        bad = confirmed(
+            bad, run.case, run.where, step, limit=limit, measure=lambda tensor: tensor.from_model, any_order=any_order
+        )
     if not bad:
         return
     worst, name = bad[0], f"{run.case.name}: {bad[0].name}"

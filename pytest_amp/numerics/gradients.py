@@ -230,7 +230,8 @@ def _check_errors(run: CaseRun, compared: Sequence[Compared]) -> None:
     bad = sorted((tensor for tensor in compared if exceeds(tensor.error, run.allowed(tensor))), key=_by_excess)
     if bad and run.tolerance is None and run.prediction.predicted is not None:
         bad = not_acquitted(run, bad)
-        bad = confirmed(bad, run.case, run.where, run.step_of, limit=limits.EXCESS, certain=limits.CERTAIN)
+        any_order = bool(bad) and run.adds_in_any_order
+        bad = confirmed(bad, run.case, run.where, run.step_of, limit=limits.EXCESS, any_order=any_order)
     if bad:
         worst = bad[0]
         why = (

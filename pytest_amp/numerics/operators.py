@@ -207,13 +207,13 @@ def _incoming(value: Tensor) -> Tensor:
 def confirmed_operator(draw: Callable[[], MeasuredOperator], *, seed: int) -> MeasuredOperator:
     """Seed torch and return the measurement of ``draw``; if an excess is doubtful, with the median of three draws.
 
-    An excess is doubtful up to ``tolerance.CERTAIN``, as for tensors: no threshold applies to a single draw. A single
-    element whose rounding flips can make most of the error of a few hundred.
+    As for tensors, a single draw is no fault: a single element whose rounding flips can make most of the error of a few
+    hundred. An excess that is not finite is not drawn again.
     """
     seed_torch(seed)
     first = draw()
     doubtful = [key for key, value in first.excess.items() if value > verdict.EXCESS]
-    if not doubtful or any(first.excess[key] > tolerance.CERTAIN for key in doubtful):
+    if not doubtful or not all(math.isfinite(first.excess[key]) for key in doubtful):
         return first
     draws = [first]
     for other in (seed + 1, seed + 2):

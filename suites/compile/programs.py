@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from pytest_amp.amp import SuiteAmp
 from pytest_amp.devices import DeviceKind
 from pytest_amp.failure import AmpFailure
-from pytest_amp.numerics import relative_error, tolerance
+from pytest_amp.numerics import is_hollow, relative_error, tolerance
 from pytest_amp.precision import dtype_name
 
 from .releases import DTYPE_IS_GUARDED
@@ -210,6 +210,11 @@ def expect_same_dtypes(amp: SuiteAmp, what: str, actual: Ran, eager: Ran) -> Non
         )
 
 
+def _rounded_to(tensor: torch.Tensor) -> torch.dtype | None:
+    """Return the low dtype, the coarser one first, that represents all values; None if neither does."""
+    return next((dtype for dtype in (torch.bfloat16, torch.float16) if is_hollow(tensor, dtype)), None)
+
+
 def expect_same_values(  # noqa: PLR0913  # values, reference, and computation
     amp: SuiteAmp,
     what: str,
@@ -223,7 +228,8 @@ def expect_same_values(  # noqa: PLR0913  # values, reference, and computation
 
     Kernels that sum in a different order may differ by MEDIAN_DISTANCE times eager's error against float64, as in the
     oracle (``pytest_amp.numerics.tolerance``). ``fused`` kernels round less often: they may differ by WORST_DISTANCE
-    times that error.
+    times that error. Values that eager rounded to a low dtype must have been rounded to the same one, which no distance
+    shows: a product in fp16 is within the error of one in bf16.
     """
     share = tolerance.WORST_DISTANCE if fused else tolerance.MEDIAN_DISTANCE
     reference = [*exact.outputs, *exact.gradients][-len(eager) :] if eager else []
@@ -235,6 +241,14 @@ def expect_same_values(  # noqa: PLR0913  # values, reference, and computation
         if result is None or expected is None or torch.equal(result, expected):
             continue
         assert known is not None
+        if (rounded := _rounded_to(result)) is not (of_eager := _rounded_to(expected)) and not fused:
+            raise AmpFailure(
+                f"{what} on {amp.target.id}: tensor {index} was computed in another dtype than eager's",
+                label_before="eager",
+                before=f"{expected.dtype} with values of {of_eager or 'no low dtype'}",
+                now=f"{result.dtype} with values of {rounded or 'no low dtype'}, on torch {torch.__version__}",
+                likely="the compiled graph casts where eager does not, or runs backward in another region",
+            )
         far = relative_error(result, expected)
         noise = max(relative_error(expected, known), tolerance.floor(expected.numel(), amp.precision.u))
         allowed = 0.0 if amp.device.kind is DeviceKind.CPU and not fused else share * noise

@@ -46,7 +46,13 @@ def stub(*unmodelled: str, where: Conditions = WHERE, problem: str | None = None
     call = SimpleNamespace(problem=problem, operator="aten::odd", results=())
     prediction = SimpleNamespace(unmodelled=frozenset(unmodelled), same_device=True)
     return SimpleNamespace(
-        case=CASE, where=where, prediction=prediction, operators=(call,), faults=[call] * faults, step_of=None
+        case=CASE,
+        where=where,
+        prediction=prediction,
+        operators=(call,),
+        faults=[call] * faults,
+        step_of=None,
+        adds_in_any_order=False,
     )
 
 

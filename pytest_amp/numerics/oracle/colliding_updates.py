@@ -8,32 +8,28 @@ equal elements cannot be predicted, and the norms of the two errors differ by at
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from pytest_amp.numerics import tolerance
 from pytest_amp.numerics.oracle.operation import LOW, Operation
 from pytest_amp.numerics.oracle.vector_remainders import in_vectors
-
-#: Number of standard deviations by which two draws may differ. A fault exceeds it twice: the call is repeated.
-DEVIATIONS = 3.0
 
 
 def spread(errors: Tensor) -> float:
     """Return the largest plausible ratio between the norms of two independent draws of ``errors``.
 
-    The logarithm of the norm of n independent values has a standard deviation of 1 / sqrt(2 n), and the difference of
-    two such logarithms one of 1 / sqrt(n). The effective n is (sum of e^2)^2 / (sum of e^4): the number of elements if
-    all errors have the same magnitude, a third of it if they are normally distributed, and one if a single element has
-    nearly all of the error. If all errors are zero, the ratio is 1.
+    It is ``tolerance.spread`` of the effective number of elements, (sum of e^2)^2 / (sum of e^4): the number of
+    elements if all errors have the same magnitude, a third of it if they are normally distributed, and one if a single
+    element has nearly all of the error. If all errors are zero, the ratio is 1. A fault exceeds it twice: the call is
+    repeated.
     """
     squares = errors.square()
     fourth = float(squares.square().sum())
-    number = float(squares.sum()) ** 2 / fourth if fourth > 0 else math.inf
-    return math.exp(DEVIATIONS / math.sqrt(number))
+    return tolerance.spread(float(squares.sum()) ** 2 / fourth) if fourth > 0 else 1.0
 
 
 def index_add(operation: Operation) -> list[Any]:

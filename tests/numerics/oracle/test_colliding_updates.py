@@ -14,12 +14,13 @@ from torch.nn import functional as f
 from pytest_amp.cases import Case
 from pytest_amp.devices import find_device
 from pytest_amp.numerics.oracle import Predictor, run_virtual
-from pytest_amp.numerics.oracle.colliding_updates import DEVIATIONS, spread
+from pytest_amp.numerics.oracle.colliding_updates import spread
 from pytest_amp.numerics.oracle.models import ModelName
 from pytest_amp.numerics.oracle.observer import ObservedCall, Observer
 from pytest_amp.numerics.oracle.operation import Operation
 from pytest_amp.numerics.oracle.verdict import EXCESS, faults
 from pytest_amp.numerics.prediction import by_hand
+from pytest_amp.numerics.tolerance import DEVIATIONS
 from pytest_amp.precision import BF16
 from tests.numerics.planted import kernel
 
