@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -129,9 +130,15 @@ def once(operation: Operation) -> Iterator[list[Any]]:
     yield operation.once()
 
 
-#: Number of parts into which cuBLAS splits a sum, and of terms of a part in its kernels for a few unaligned columns.
-PARTS, FEW_TERMS = (2, 4, 8, 16), 8
-MOST_PARTS = 64
+#: Numbers of parts into which cuBLAS splits a sum, the usual ones first; the largest number differs by GPU.
+PARTS = (2, 4, 8, 16, *(parts for parts in range(3, 65) if parts not in {4, 8, 16}))
+#: Number of terms of a part in cuBLAS's kernels for a few unaligned columns.
+FEW_TERMS = 8
+#: Multiples to which cuBLAS rounds the terms of a part up: those of the tiles of its kernels.
+TILES = (1, 16, 32, 64, 128)
+#: Number of products of two elements up to which all numbers of parts are tried, not only the usual ones.
+SMALL = 2**26
+_USUAL = 4
 
 
 def in_parts(operation: Operation) -> Iterator[list[Any]]:
@@ -146,11 +153,17 @@ def in_parts(operation: Operation) -> Iterator[list[Any]]:
         torch.bfloat16: flags.allow_bf16_reduced_precision_reduction,
         torch.float16: flags.allow_fp16_reduced_precision_reduction,
     }
-    terms = a.shape[1]
     aligned = not any(size % ALIGNED for size in (*a.shape, b.shape[1]))
     if aligned or not reduced.get(dtype or torch.float32):
         return
-    for size in dict.fromkeys((FEW_TERMS, *(-(-terms // parts) for parts in PARTS))):
-        if size < terms <= size * MOST_PARTS:
-            parts = zip(torch.split(a, size, 1), torch.split(b, size, 0), strict=True)
-            yield operation.finished([torch.stack([operation.low(x @ y, dtype) for x, y in parts]).sum(0)])
+    for size in _terms_of_a_part(a.shape[1], a.shape[0] * a.shape[1] * b.shape[1]):
+        parts = zip(torch.split(a, size, 1), torch.split(b, size, 0), strict=True)
+        yield operation.finished([torch.stack([operation.low(x @ y, dtype) for x, y in parts]).sum(0)])
+
+
+def _terms_of_a_part(terms: int, products: int) -> list[int]:
+    """Return the numbers of terms that a part of a sum may have, the most usual ones first."""
+    sizes = [FEW_TERMS, *(math.ceil(terms / parts) for parts in PARTS[:_USUAL])]
+    if products <= SMALL:
+        sizes += [math.ceil(math.ceil(terms / parts) / tile) * tile for parts in PARTS for tile in TILES]
+    return [size for size in dict.fromkeys(sizes) if FEW_TERMS <= size < terms <= size * PARTS[-1]]
