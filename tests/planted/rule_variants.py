@@ -34,9 +34,9 @@ def methods_leave_the_region() -> None:
     def outside(before: Any, when: Callable[..., bool] = lambda *_: True) -> Any:
         def run(*args: Any, **kwargs: Any) -> Any:
             with torch.autocast(
-                "cpu",
-                enabled=torch.is_autocast_enabled("cpu") and not when(*args),
-                dtype=torch.get_autocast_dtype("cpu"),
+                DEVICE,
+                enabled=torch.is_autocast_enabled(DEVICE) and not when(*args),
+                dtype=torch.get_autocast_dtype(DEVICE),
             ):
                 return before(*args, **kwargs)
 
@@ -154,7 +154,7 @@ def joins_into_a_tensor_are_rounded() -> None:
         if out is None:
             return original(tensors, dim)
         original(tensors, dim, out=out)
-        return out.copy_(out.bfloat16()) if torch.is_autocast_enabled("cpu") else out
+        return out.copy_(out.bfloat16()) if torch.is_autocast_enabled(DEVICE) else out
 
     original = swap(torch, "cat", rounded)
 
