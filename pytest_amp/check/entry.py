@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from pytest_amp.failure import AmpFailure
 from pytest_amp.lint import Finding, Severity
@@ -17,7 +17,8 @@ class Entry:
     """Finding of the linter, or failure of a check, as a report and a failure show it.
 
     ``kind`` names a page of docs/findings/; ``parts`` are the labelled lines below the message; ``harm`` is the ratio
-    of the step's errors against float64 with and without the named code, None if that was not measured.
+    of the step's errors against float64 with and without the named code, None if that was not measured. ``check`` is
+    the part of the linter that has the finding, ``""`` for entries of other checks.
     """
 
     kind: str
@@ -29,6 +30,7 @@ class Entry:
     harm: float | None = None
     #: Whether a check could not run at all, by an exception of the user's code or of torch.
     is_refusal: bool = False
+    check: str = field(default="", compare=False)
 
     @property
     def is_error(self) -> bool:
@@ -65,8 +67,8 @@ def harm_in_words(harm: float) -> str:
     return "infinitely" if harm == float("inf") else f"{harm:.3g} times"
 
 
-def entry_of_finding(finding: Finding) -> Entry:
-    """Return the entry of a finding of the linter."""
+def entry_of_finding(finding: Finding, *, check: str = "linter") -> Entry:
+    """Return the entry of a finding of a part of the linter."""
     return Entry(
         kind=finding.kind,
         severity=finding.severity,
@@ -74,6 +76,7 @@ def entry_of_finding(finding: Finding) -> Entry:
         site=finding.site,
         message=finding.message,
         parts=(("mend", finding.advice),),
+        check=check,
     )
 
 
