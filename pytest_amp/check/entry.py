@@ -8,9 +8,6 @@ from pytest_amp.failure import AmpFailure
 from pytest_amp.lint import Finding, Severity
 from pytest_amp.numerics.program import OtherProgram
 
-#: Folder of the pages that explain each kind.
-PAGES = "docs/findings"
-
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
@@ -39,8 +36,8 @@ class Entry:
 
     @property
     def page(self) -> str:
-        """Path of the page that explains the kind."""
-        return f"{PAGES}/{self.kind}.md"
+        """Command that prints the page of the kind, from an installed package, too."""
+        return f"pytest-amp finding {self.kind}"
 
     @property
     def place(self) -> str:
@@ -49,7 +46,7 @@ class Entry:
         return " ".join(part for part in (f"at {self.site}" if self.site else "", module) if part)
 
     def lines(self) -> list[str]:
-        """Return the entry as lines of a failure: message, place, the labelled parts and the page."""
+        """Return the entry as lines of a failure: message, place, the labelled parts and the command of the page."""
         head = f"{self.severity.value:<9} {self.kind}{f' {self.place}' if self.place else ''}"
         rows = [("", self.message), *self.parts]
         if self.harm is not None:

@@ -64,7 +64,7 @@ def test_failure_shows_the_worst_and_lists_the_rest() -> None:
     assert lines[0] == "AmpFailure: it: wrong"
     assert lines[1] == "  error     low-log at m.py:3"
     assert "    harm      infinitely as far from float64 as without it" in lines
-    assert "    page      docs/findings/low-softmax.md" in lines
+    assert "    page      pytest-amp finding low-softmax" in lines
     assert sum(line.startswith("    page") for line in lines) == SHOWN
     assert "  and 18 more" in lines
     assert lines[-2:] == ["  now       on torch", "  accept    expect={}"]
