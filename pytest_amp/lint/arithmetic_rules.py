@@ -43,6 +43,8 @@ def arithmetic_suspects(
     for call in calls:
         if call.operator in PERIODIC:
             yield from _angles(call)
+        if call.operator == "sub" and call.is_direct:
+            yield from _differences(call, program)
         if not call.is_low:
             continue
         yield from _positions(call)
@@ -80,7 +82,7 @@ def _suspect(  # noqa: PLR0913  # keywords of a suspect
         severity=Severity.ERROR if overflows else Severity.WARNING,
         module=call.module,
         operators=operators,
-        dtype=call.dtype,
+        dtype=call.dtype if call.is_low else None,
         number=call.number,
         detail=detail,
         is_primary=is_primary,
@@ -130,16 +132,47 @@ def _statistics(call: Call, program: Program) -> Iterator[Suspect]:
             yield _suspect("low-norm", call, (f"{name} of squares",))
     elif name in ("bmm", "mm", "dot", "mv") and _is_square_sum(call, program):
         yield _suspect("low-norm", call, ("sum of squares",))
-    elif name == "sub" and len(call.operands) == 2:
-        values, mean = (origin(operand) for operand in call.operands)
-        by = mean.producer
-        if by is None or not by.is_low:
-            return
-        if _averaged(by) == values.view:
-            yield _suspect("low-norm", by, ("mean",), is_supporting=True)
-            yield _suspect("low-norm", call, ("difference from the mean",), is_supporting=True)
-        elif by.operator in ("mul", "pow") and _is_square_of_mean(by) and _is_mean_of_square(values):
-            yield _suspect("low-norm", call, (_DIFFERENCE,), "nearly equal numbers cancel", is_primary=True)
+
+
+def _differences(call: Call, program: Program) -> Iterator[Suspect]:
+    """Yield differences from a low-precision mean, and variances that are a difference of squares.
+
+    On CUDA autocast computes squares and roots in float32: the mean is then the only statistic that is rounded.
+    """
+    if len(call.operands) != 2:
+        return
+    values, subtrahend = (origin(operand) for operand in call.operands)
+    by = subtrahend.producer
+    if by is None:
+        return
+    if by.is_low and _averaged(by) == values.view:
+        is_supporting = not _is_variance(call, program)
+        yield _suspect("low-norm", by, ("mean",), is_supporting=is_supporting)
+        yield _suspect("low-norm", call, ("difference from the mean",), is_supporting=is_supporting)
+    mean = _mean_in_square(by) if by.operator in ("mul", "pow") else None
+    if mean is not None and (by.is_low or mean.is_low) and _is_mean_of_square(values):
+        if not by.is_low:
+            yield _suspect("low-norm", mean, ("mean",))
+        yield _suspect("low-norm", call, (_DIFFERENCE,), "nearly equal numbers cancel", is_primary=True)
+
+
+def _is_variance(difference: Call, program: Program) -> bool:
+    """Return whether differences from a mean are squared and summed, also after a cast to float32."""
+    todo, users = [difference], program.consumers
+    while todo:
+        for user in users.get(todo.pop(), []):
+            if user.operator in TRANSPARENT:
+                todo.append(user)
+            elif user.operator == "linalg_vector_norm" or any(
+                _sums_squares(call, user) for call in users.get(user, [])
+            ):
+                return True
+    return False
+
+
+def _sums_squares(call: Call, square: Call) -> bool:
+    """Return whether ``call`` sums, or averages, the squares that ``square`` computes."""
+    return call.operator in _REDUCTIONS and not call.backward and _square(call.operands[0]) is square
 
 
 _DIFFERENCE = "variance as a difference of squares"
@@ -185,10 +218,11 @@ def _is_mean_of_square(operand: Operand) -> bool:
     return call is not None and call.operator in _REDUCTIONS and _square(call.operands[0]) is not None
 
 
-def _is_square_of_mean(call: Call) -> bool:
+def _mean_in_square(call: Call) -> Call | None:
+    """Return the mean of which a power or a product is the square, if any."""
     square = call.operator == "pow" or (len(call.operands) == 2 and _are_same(*call.operands))
     by = origin(call.operands[0]).producer
-    return square and by is not None and by.operator in ("mean", "div", "sum")
+    return by if square and by is not None and by.operator in ("mean", "div", "sum") else None
 
 
 def _is_square_sum(call: Call, program: Program) -> bool:

@@ -19,18 +19,15 @@ from pytest_amp.devices.region import region_state
 from pytest_amp.failure import AmpFailure, is_usage_error
 from pytest_amp.numerics import oracle, tolerance
 from pytest_amp.numerics.errors import is_inexact, norm, relative_error
+from pytest_amp.numerics.loss_scale import at_largest_scale
 from pytest_amp.numerics.manual_cast_mode import hand_cast, rules_are_known
 from pytest_amp.numerics.nonfinite import NotFinite, origin_in_step
 from pytest_amp.numerics.step import Region, Step, run_step
 from pytest_amp.numerics.widened import float64_in_region
-from pytest_amp.precision import FP16, Precision
+from pytest_amp.precision import Precision
 from pytest_amp.text.quoted import quoted
 
 __tracebackhide__ = is_usage_error
-
-#: GradScaler's first scale (torch/amp/grad_scaler.py), with which fp16 gradients do not underflow.
-FIRST_LOSS_SCALE = 2.0**16
-LOSS_SCALE_STEP = 4.0
 
 #: The device types on which the rounding models were compared with the kernels.
 ORACLE = frozenset({"cpu", "cuda"})
@@ -227,17 +224,21 @@ class _ByHand:
 
     def _scaled(self, region: Region) -> Step:
         """Run the step at the largest loss scale that keeps gradients finite."""
-        loss_scale = FIRST_LOSS_SCALE if self.precision.name == FP16.name else 1.0
-        while True:
+
+        def run(loss_scale: float) -> Step:
             realised = self.realised.on(self.device.torch_device)
-            step = run_step(self.case, realised, region, seed=self.seed, loss_scale=loss_scale)
-            named = step.named()
-            bad = [name for name in named if not named[name].isfinite().all()]
-            if not bad:
-                return step
-            if loss_scale == 1 or any(name.startswith("output.") for name in bad):
-                raise self._not_finite(bad, region, loss_scale)
-            loss_scale /= LOSS_SCALE_STEP
+            return run_step(self.case, realised, region, seed=self.seed, loss_scale=loss_scale)
+
+        def suffices(step: Step) -> bool:
+            """Return whether no smaller scale is of use: all is finite, or an output is not, which no scale changes."""
+            bad = _nonfinite(step)
+            return not bad or any(name.startswith("output.") for name in bad)
+
+        loss_scale, step = at_largest_scale(run, suffices, self.precision)
+        bad = _nonfinite(step)
+        if bad:
+            raise self._not_finite(bad, region, loss_scale)
+        return step
 
     def _not_finite(self, bad: list[str], region: Region, loss_scale: float) -> NotFinite:
         """Return the failure that names the operator, in the user's own region or with manual casts."""
@@ -252,6 +253,10 @@ class _ByHand:
             f"({', '.join(bad[:3])}{f' and {len(bad) - 3} more' if len(bad) > 3 else ''})",
             next((origin for origin in origins if origin is not None), None),
         )
+
+
+def _nonfinite(step: Step) -> list[str]:
+    return [name for name, tensor in step.named().items() if not tensor.isfinite().all()]
 
 
 def _sizes(exact: Step) -> dict[str, float]:

@@ -23,6 +23,16 @@ def statistics_are_not_looked_at() -> None:
 
 
 @defect(
+    "The linter passes over differences from a low-precision mean whose squares are float32, as on CUDA",
+    caught_by="tests/lint/test_cuda_rules.py::test_form_is_found_if_it_is_wrong_on_cuda[layer norm-bf16]",
+)
+def variances_are_not_looked_at() -> None:
+    from pytest_amp.lint import arithmetic_rules
+
+    swap(arithmetic_rules, "_differences", _nothing)
+
+
+@defect(
     "The linter passes over exponentials and their sum",
     caught_by="tests/lint/test_arithmetic.py::test_wrong_form_is_found[softmax-",
 )
