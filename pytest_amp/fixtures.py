@@ -34,8 +34,11 @@ def _amp_state_guard(request: pytest.FixtureRequest) -> None:
     if not concerned(request.fixturenames) and node.get_closest_marker("amp") is None:
         return
     from pytest_amp.run.protection import protect
+    from pytest_amp.run.session import KEY
 
-    request.addfinalizer(protect(node))  # noqa: PT021  # a generator would cost every test of the project
+    session = node.config.stash[KEY]
+    after = protect(node, session.options.seed, session.isolation, session.messages)
+    request.addfinalizer(after)  # noqa: PT021  # a generator would cost every test of the project
 
 
 @pytest.fixture(scope="session")
@@ -114,4 +117,5 @@ def amp(request: pytest.FixtureRequest, _amp_target: Target) -> SuiteAmp:
     from pytest_amp.amp import SuiteAmp
     from pytest_amp.run.session import KEY
 
-    return SuiteAmp(request, _amp_target, request.config.stash[KEY])
+    session = request.config.stash[KEY]
+    return SuiteAmp(request, _amp_target, options=session.options, baseline=session.baseline, requested=session.targets)
