@@ -115,7 +115,7 @@ def amp_scaler(_amp_target: Target) -> Callable[..., torch.amp.GradScaler]:
 def amp(request: pytest.FixtureRequest, _amp_target: Target) -> SuiteAmp:
     """Mixed precision on one device in one dtype: the checks, and what they need."""
     from pytest_amp.amp import SuiteAmp
-    from pytest_amp.run.session import KEY
+    from pytest_amp.run.session import KEY, RunContext
 
     session = request.config.stash[KEY]
-    return SuiteAmp(request, _amp_target, options=session.options, baseline=session.baseline, requested=session.targets)
+    return SuiteAmp(request, _amp_target, RunContext(session.options, session.baseline, session.targets))

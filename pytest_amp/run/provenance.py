@@ -61,13 +61,13 @@ def _compiler(shown: str) -> str | None:
     return match[1].strip() if match else None
 
 
-def whole_provenance(own: Mapping[str, Value], config: pytest.Config, messages: Messages) -> dict[str, Value]:
-    """Return the provenance ``own`` with the additions of the hook pytest_amp_provenance, which is called.
+def whole_provenance(facts: Mapping[str, Value], config: pytest.Config, messages: Messages) -> dict[str, Value]:
+    """Return the provenance ``facts`` with the additions of the hook pytest_amp_provenance, which is called.
 
     An error of the hook, or a value that cannot be written to a file, fails the run; the remaining provenance is
     returned.
     """
-    hook, result = "pytest_amp_provenance", dict(own)
+    hook, result = "pytest_amp_provenance", dict(facts)
     extended = dict(result)
     try:
         config.hook.pytest_amp_provenance(provenance=extended)

@@ -209,6 +209,15 @@ class Conclusion:
     accepted: int | None = None
 
 
+@dataclass(frozen=True)
+class RunContext:
+    """Parts of a run that the checks of a test read."""
+
+    options: AmpConfig
+    baseline: Baseline | None
+    targets: RequestedTargets
+
+
 class AmpSession:
     """All parts of a run. Only hooks and what judges the whole run see it; everything else receives single parts."""
 

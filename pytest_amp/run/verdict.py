@@ -35,8 +35,8 @@ def finish(session: AmpSession, exitstatus: int) -> int:
     if options.record is not None and not has_run:
         messages.note(f"{options.record} was not written: no test ran")
     if options.record is not None or options.report or accepts:
-        own = own_provenance(session.config, options, session.facts)
-        provenance = whole_provenance(own, session.config, messages)
+        facts = own_provenance(session.config, options, session.facts)
+        provenance = whole_provenance(facts, session.config, messages)
         complete = exitstatus in (0, 1, 5) and not messages.problems
         conclusion.record = record_of(session.tally, session.selection, provenance, complete=complete)
         write_files(freeze(session), options, messages, conclusion, with_record=has_run)
