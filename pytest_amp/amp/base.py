@@ -35,7 +35,7 @@ from pytest_amp.record import (
 )
 from pytest_amp.record.cause import likely_cause
 from pytest_amp.run.identity import INFO, MARKER, NOTES, OBSERVATIONS, own_parameters
-from pytest_amp.run.session import AmpSession
+from pytest_amp.run.session import RunContext
 from pytest_amp.run.state_guard import autocast_on
 from pytest_amp.run.targets import Target
 
@@ -74,15 +74,15 @@ def _encloses(interval: object, value: Value) -> bool:
 class Bound:
     """Base class of the checks: one test, bound to a device and a dtype."""
 
-    def __init__(self, request: pytest.FixtureRequest, target: Target, session: AmpSession) -> None:
+    def __init__(self, request: pytest.FixtureRequest, target: Target, run: RunContext) -> None:
         """Bind to ``target``; the fixture calls this, and ``request`` is the running test's."""
         item: pytest.Item = request.node
         self._request = request
         self._item = item
-        self._session = session
+        self._run = run
         self._target = target
         self._precision = target.bound_precision()
-        self._config: AmpConfig = session.options
+        self._config: AmpConfig = run.options
         self._marker: AmpMarker = item.stash[MARKER]
         item.stash[OBSERVATIONS] = []  # set anew: a plugin may run the test again
         item.stash[NOTES] = []
@@ -218,7 +218,7 @@ class Bound:
 
     def _kept(self, observation: Observation) -> Observation:
         """Add an observation to the test and compare it with the baseline. Raises AmpFailure where they disagree."""
-        baseline = self._session.baseline
+        baseline = self._run.baseline
         if baseline is not None:
             observation = baseline.compare(observation)
         self._item.stash[OBSERVATIONS].append(observation)
@@ -267,7 +267,7 @@ class Bound:
             return known
         if observation.kind is Kind.MEASURE:
             return "what the test measures, torch, or what else this machine does"
-        return likely_cause(baseline.record.provenance, self._session.provenance, self.device.key)
+        return likely_cause(baseline.record.provenance, baseline.now, self.device.key)
 
     def _missing(self, what: str, reason: str) -> NoReturn:
         """Fail the test, or skip it if --amp-allow-missing names ``what``; see ``SuiteAmp.missing``."""

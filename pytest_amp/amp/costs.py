@@ -88,7 +88,7 @@ class CostChecks(Bound):
         from pytest_amp import speed
         from pytest_amp.speed import environment
 
-        timed, mode = self._session.speed, self._session.speed.mode
+        timed, mode = self._run.targets.speed, self._run.targets.speed.mode
         reason = timed.reason
         if self.device.kind is not DeviceKind.ACCELERATOR and mode != "report":
             mode, reason = "off", "a CPU is timed with --amp-speed=report only"
@@ -122,7 +122,7 @@ class CostChecks(Bound):
         """
         from pytest_amp.speed import Interval
 
-        baseline = self._session.baseline
+        baseline = self._run.baseline
         if baseline is None or self._config.accept:
             return None
         family = self._item.stash[INFO].family
