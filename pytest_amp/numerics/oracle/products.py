@@ -145,7 +145,8 @@ def in_parts(operation: Operation) -> Iterator[list[Any]]:
     """Yield ``aten::mm`` of unaligned matrices with split sums.
 
     Each part is rounded, and once more the sum of the parts; or the running sum is rounded after each part, where one
-    block of the kernel continues from the result that another has stored. Nothing is yielded if torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction, or that of fp16, is off.
+    block of the kernel continues from the result that another has stored. Nothing is yielded if
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction, or that of fp16, is off.
     """
     a, b = operation.args[:2]
     dtype = operation.returned[0]
