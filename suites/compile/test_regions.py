@@ -16,6 +16,7 @@ from .programs import (
     NAMES,
     Ran,
     Tensors,
+    beyond_fp16,
     evaluate,
     expect_same_dtypes,
     expect_same_values,
@@ -82,8 +83,10 @@ def test_outputs_are_those_of_eager(amp: SuiteAmp, program: str, backend: str) -
 def test_gradients_are_those_of_eager(amp: SuiteAmp, program: str, ambient: str) -> None:
     """Values computed in float32 have float32 gradients, in any ambient region; outputs are compared, too."""
     function = programs(amp.device.type, amp.dtype)[program]
-    actual = run(amp, torch.compile(function, backend="aot_eager", fullgraph=True), ambient)
-    eager, exact = run(amp, function, ambient), run(amp, function, ambient, dtype=torch.float64)
+    scales = beyond_fp16(amp, function, ambient)
+    actual = run(amp, torch.compile(function, backend="aot_eager", fullgraph=True), ambient, scales=scales)
+    eager = run(amp, function, ambient, scales=scales)
+    exact = run(amp, function, ambient, dtype=torch.float64, scales=scales)
     what = f"a training step of {program}, called in {ambient}"
     expect_same_dtypes(amp, what, actual, eager)
     expect_same_values(amp, what, [*actual.outputs, *actual.gradients], [*eager.outputs, *eager.gradients], exact)

@@ -226,6 +226,7 @@ def test_layer_with_arguments(amp: SuiteAmp, name: str) -> None:
         errors,
         dict.fromkeys(errors, allowed),
         over_seeds=over_seeds,
+        measure=measured,
         dtypes=dtypes,
         exact="float64",
         before="float64 of the same weights, inputs and masks",

@@ -85,6 +85,7 @@ def test_operator_with_arguments(amp: SuiteAmp, name: str) -> None:
         errors,
         limits,
         over_seeds=over_seeds,
+        measure=measured,
         dtypes=dict.fromkeys(errors, dtype),
         exact="float64",
         before="float64 of the same numbers and arguments",

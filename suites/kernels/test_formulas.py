@@ -230,6 +230,7 @@ def test_operator_is_its_formula(amp: SuiteAmp, name: str) -> None:
         errors,
         dict.fromkeys(errors, allowed),
         over_seeds=over_seeds,
+        measure=measured,
         dtypes=dict.fromkeys(errors, returned["result"]),
         exact="its formula",
         before="its formula in float64, from elementary functions",

@@ -18,6 +18,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from pytest_amp.amp import SuiteAmp
 from pytest_amp.cases import loss_of
+from pytest_amp.devices import DeviceKind
 from pytest_amp.failure import AmpFailure
 from pytest_amp.training import TrainingIteration, images
 
@@ -170,6 +171,16 @@ def test_schedule_and_average_stand_still_where_a_step_is_skipped(amp: SuiteAmp,
     assert states == [(moved, 0.5**steps, steps) for moved, steps in expected]
 
 
+def _of_a_quotient(amp: SuiteAmp) -> float:
+    """Return the largest relative error of a float32 tensor that is divided by a number.
+
+    A CPU rounds the quotient. CUDA's kernel multiplies by the rounded reciprocal (div_true_kernel_cuda in
+    aten/src/ATen/native/cuda/BinaryDivTrueKernel.cu): two roundings of 2^-24, and 1.72 of them were seen.
+    """
+    once = 2.0**-24
+    return once if amp.device.kind is DeviceKind.CPU else (1 + once) ** 2 - 1
+
+
 @pytest.mark.parametrize("parts", [2, 3, 7])
 def test_the_loss_of_a_micro_batch_is_divided_in_float32(amp: SuiteAmp, parts: int) -> None:
     """Divide outside the region, in float32: gradients equal those of a backward pass that starts from 1/n.
@@ -187,7 +198,7 @@ def test_the_loss_of_a_micro_batch_is_divided_in_float32(amp: SuiteAmp, parts: i
         if divide:
             whole = loss.double() / parts
             loss = loss / parts
-            assert abs(loss.double() - whole) <= 2.0**-24 * whole, "the divided loss is not a float32 quotient"
+            assert abs(loss.double() - whole) <= _of_a_quotient(amp) * whole, "the divided loss is no float32 quotient"
             torch.autograd.backward(loss * scale)
         else:
             torch.autograd.backward(loss, start)

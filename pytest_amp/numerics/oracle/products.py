@@ -142,9 +142,11 @@ _USUAL = 4
 
 
 def in_parts(operation: Operation) -> Iterator[list[Any]]:
-    """Yield ``aten::mm`` of unaligned matrices with split sums: round each part, and once more the sum of the parts.
+    """Yield ``aten::mm`` of unaligned matrices with split sums.
 
-    Nothing is yielded if torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction, or that of fp16, is off.
+    Each part is rounded, and once more the sum of the parts; or the running sum is rounded after each part, where one
+    block of the kernel continues from the result that another has stored. Nothing is yielded if
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction, or that of fp16, is off.
     """
     a, b = operation.args[:2]
     dtype = operation.returned[0]
@@ -157,8 +159,12 @@ def in_parts(operation: Operation) -> Iterator[list[Any]]:
     if aligned or not reduced.get(dtype or torch.float32):
         return
     for size in _terms_of_a_part(a.shape[1], a.shape[0] * a.shape[1] * b.shape[1]):
-        parts = zip(torch.split(a, size, 1), torch.split(b, size, 0), strict=True)
-        yield operation.finished([torch.stack([operation.low(x @ y, dtype) for x, y in parts]).sum(0)])
+        parts = [x @ y for x, y in zip(torch.split(a, size, 1), torch.split(b, size, 0), strict=True)]
+        yield operation.finished([torch.stack([operation.low(part, dtype) for part in parts]).sum(0)])
+        running = parts[0]
+        for part in parts[1:]:
+            running = operation.low(running, dtype) + part
+        yield operation.finished([running])
 
 
 def _terms_of_a_part(terms: int, products: int) -> list[int]:

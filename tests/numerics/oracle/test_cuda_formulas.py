@@ -199,11 +199,14 @@ def test_a_sum_in_parts(*, reduced: bool) -> None:
     result = replace(operation("aten::mm", a, b, rounds=True), returned=(torch.bfloat16,))
     parts = [(a[:, at : at + 8] @ b[at : at + 8]).bfloat16().double() for at in (0, 8, 16)]
     expected = sum(parts, torch.zeros(12, 10, dtype=WIDE)).bfloat16().double()
+    whole = [a[:, at : at + 8] @ b[at : at + 8] for at in (0, 8, 16)]
+    running = ((whole[0].bfloat16().double() + whole[1]).bfloat16().double() + whole[2]).bfloat16().double()
     try:
         ways = [way[0] for way in products.in_parts(result)]
     finally:
         flags.allow_bf16_reduced_precision_reduction = before
     assert any(torch.equal(way, expected) for way in ways) == reduced
+    assert any(torch.equal(way, running) for way in ways) == reduced
     assert not any(torch.equal(way, result.once()[0]) for way in ways)
 
 
