@@ -99,4 +99,4 @@ def test_no_limit(project: Project) -> None:
 @pytest.mark.parametrize("value", ["", "-1", "one", "1_0", "1,", ",1", "1,2,3", "inf", "nan"])
 def test_a_bad_value_is_refused(project: Project, value: str) -> None:
     line = refused(project.here(f"--amp-timeout={value}"))
-    assert line.startswith(f"--amp-timeout (command line): {value!r} is no time limit; expected ")
+    assert line.startswith(f"--amp-timeout (command line): {value!r} is not a time limit; expected ")

@@ -22,6 +22,6 @@ def adds_up_low_convolutions(device_type: str, precision: str) -> str | None:
         return None
     needed = {"bf16": "AVX512", "fp16": "AVX512-FP16"}.get(precision, "another CPU")
     return (
-        f"where oneDNN has no {precision} convolution ({needed}), aten's own (ConvolutionMM2d.cpp) adds up the "
+        f"where oneDNN has no {precision} convolution ({needed}), aten's own (ConvolutionMM2d.cpp) accumulates the "
         f"samples of a batch in {precision}"
     )

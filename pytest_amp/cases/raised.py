@@ -20,7 +20,7 @@ from pytest_amp.torch_private import PrivateApiGone
 _LIBRARIES = Path(torch.__file__).parent, Path(__file__).parent.parent
 _PYTHON = Path(sysconfig.get_path("stdlib"))
 _INSTALLED = tuple({Path(sysconfig.get_path(name)) for name in ("purelib", "platlib")})
-#: Exceptions that are no errors of a case: a refusal, a missing private API, and those that end or skip a test.
+#: Exceptions that are not errors of a case: a refusal, a missing private API, and those that end or skip a test.
 _PASS = AmpUsageError, PrivateApiGone, pytest.exit.Exception, unittest.SkipTest
 #: Maximum length of an error's text in a message.
 _MOST = 300

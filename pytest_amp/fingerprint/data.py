@@ -131,7 +131,7 @@ def parse(text: str) -> Fingerprints:
         head, colon, fingerprint = line.partition(": ")
         name, *where = head.split()
         if not colon or not fingerprint:
-            raise ValueError(f"{DATA_FILE}, line {number}: {line!r} is no NAME WHERE: FINGERPRINT")
+            raise ValueError(f"{DATA_FILE}, line {number}: {line!r} is not NAME WHERE: FINGERPRINT")
         fingerprint, comment, reason = fingerprint.partition(_REASON)
         if comment:
             fingerprints.reasons[name, _devices(where)] = reason
@@ -161,7 +161,7 @@ def _places(where: Sequence[str], measured: Mapping[str, Sequence[str]], line: s
         elif all(device in measured for device in word.split(",")):
             devices = word.split(",")
         else:
-            raise ValueError(f"{line}: {word!r} is no device, no dtype, and no since= or until=")
+            raise ValueError(f"{line}: {word!r} is not a device, a dtype, since= or until=")
     for device in devices:
         for release in measured[device]:
             if _holds(release, bounds):

@@ -153,7 +153,7 @@ def _excess(tensor: Compared) -> float:
 def confirmed(  # noqa: PLR0913  # keywords of one decision
     bad: Sequence[Compared],
     case: Case,
-    where: Conditions,
+    conditions: Conditions,
     step: Callable[[int, float], Step],
     *,
     limit: float,
@@ -166,20 +166,22 @@ def confirmed(  # noqa: PLR0913  # keywords of one decision
     ``measure`` over three draws exceeds ``limit``. ``step(seed, loss_scale)`` runs the case in mixed precision with
     other values.
     """
-    scale = where.tolerance_scale
+    scale = conditions.tolerance_scale
     if not bad or measure(bad[0]) > certain * scale:
         return list(bad)
-    further = (_drawn(case, where, step, seed) for seed in range(where.seed + 1, where.seed + 1 + _MORE_DRAWS))
+    further = (
+        _drawn(case, conditions, step, seed) for seed in range(conditions.seed + 1, conditions.seed + 1 + _MORE_DRAWS)
+    )
     draws = [{tensor.name: measure(tensor) for tensor in draw} for draw in (bad, *further)]
     medians = {tensor.name: statistics.median(draw.get(tensor.name, 0.0) for draw in draws) for tensor in bad}
     return [tensor for tensor in bad if medians[tensor.name] > limit * scale]
 
 
-def _drawn(case: Case, where: Conditions, step: Callable[[int, float], Step], seed: int) -> list[Compared]:
+def _drawn(case: Case, conditions: Conditions, step: Callable[[int, float], Step], seed: int) -> list[Compared]:
     """Compare a step with the values of another seed."""
-    realised = realise(case, where, seed=seed)
-    fp32 = run_step(case, realised.on(where.device.torch_device), contextlib.nullcontext, seed=seed)
-    prediction = predict(case, realised, where.device, where.precision, seed=seed)
+    realised = realise(case, conditions, seed=seed)
+    fp32 = run_step(case, realised.on(conditions.device.torch_device), contextlib.nullcontext, seed=seed)
+    prediction = predict(case, realised, conditions.device, conditions.precision, seed=seed)
     result = step(seed, prediction.loss_scale)
-    float32 = partial(float32_errors, case, realised, fp32, prediction, replace(where, seed=seed))
-    return compare(prediction, result, fp32, u=where.precision.u, float32=float32)
+    float32 = partial(float32_errors, case, realised, fp32, prediction, replace(conditions, seed=seed))
+    return compare(prediction, result, fp32, u=conditions.precision.u, float32=float32)

@@ -28,24 +28,26 @@ def check_reference(run: CaseRun, amp: Step, compared: Sequence[Compared]) -> No
     if not bad and median is not None and median_distance(compared) > median:
         bad = list(compared)
     elif not bad:
-        bad = [tensor for tensor in compared if tensor.distance > limits.WORST_DISTANCE * run.where.tolerance_scale]
+        bad = [
+            tensor for tensor in compared if tensor.distance > limits.WORST_DISTANCE * run.conditions.tolerance_scale
+        ]
     if bad:
         worst = max(bad, key=lambda tensor: tensor.distance)
         raise AmpFailure(
-            f"{run.what(worst.name)} is not what manual casts give; {len(bad)} of {len(compared)} tensors differ",
-            label_before="by hand",
-            before=f"off exact by {worst.noise:.4g}",
-            now=run.where.now(f"off exact by {worst.error:.4g} and off that by {worst.distance:.2g} times the noise"),
+            f"{run.describe(worst.name)} differs from manual casts, as do {len(bad)} of {len(compared)} tensors",
+            label_before="manual",
+            before=f"error {worst.noise:.4g}",
+            now=run.conditions.now(f"error {worst.error:.4g}, {worst.distance:.2g} times the noise from manual casts"),
             likely=likely_cause(run),
         )
 
 
 def median_allowed(run: CaseRun, compared: Sequence[Compared]) -> float | None:
     """Return the largest allowed median distance from manual casts; None if an accelerator sums in another order."""
-    on_cpu, prediction = run.where.device.kind is DeviceKind.CPU, run.prediction
+    on_cpu, prediction = run.conditions.device.kind is DeviceKind.CPU, run.prediction
     ordered = on_cpu or prediction.predicted is None or all(tensor.equal for tensor in compared)
     is_bitwise = run.tolerance is None and prediction.same_device and ordered
-    return limits.MEDIAN_DISTANCE * run.where.tolerance_scale if is_bitwise else None
+    return limits.MEDIAN_DISTANCE * run.conditions.tolerance_scale if is_bitwise else None
 
 
 def check_unreplayed(run: CaseRun, amp: Step, reason: str) -> None:
@@ -62,10 +64,10 @@ def check_unreplayed(run: CaseRun, amp: Step, reason: str) -> None:
     bits = sorted(_different_bits(run, amp, different))
     if bits:
         raise AmpFailure(
-            f"{run.what(bits[0])} is not what manual casts give{other_names(bits)}",
-            label_before="by hand",
+            f"{run.describe(bits[0])} differs from manual casts{other_names(bits)}",
+            label_before="manual",
             before="the same bits, with the same random numbers",
-            now=run.where.now("other bits"),
+            now=run.conditions.now("different bits"),
             likely=f"an operator does not follow its rule; or {reason}",
         )
 
@@ -76,20 +78,20 @@ def _different_bits(run: CaseRun, amp: Step, different: frozenset[str]) -> froze
     On a CPU the step is run once more to decide. On an accelerator torch uses deterministic kernels, and warns about
     operators without one.
     """
-    where, prediction = run.where, run.prediction
-    if not different or (where.device.kind is not DeviceKind.CPU and prediction.predicted is None):
+    conditions, prediction = run.conditions, run.prediction
+    if not different or (conditions.device.kind is not DeviceKind.CPU and prediction.predicted is None):
         return frozenset()
-    if where.device.kind is DeviceKind.CPU:
+    if conditions.device.kind is DeviceKind.CPU:
         if same_step(run.step(), amp):
             return different
-        expect_repeatable(run.case, run.realised, run.fp32, where)
+        expect_repeatable(run.case, run.realised, run.fp32, conditions)
         return frozenset()
 
-    def by_hand() -> Step:
-        realised = run.realised.on(where.device.torch_device)
-        return run_step(run.case, realised, prediction.region, seed=where.seed, loss_scale=prediction.loss_scale)
+    def manual_step() -> Step:
+        realised = run.realised.on(conditions.device.torch_device)
+        return run_step(run.case, realised, prediction.region, seed=conditions.seed, loss_scale=prediction.loss_scale)
 
-    bits = different_bits(run.step, by_hand)
+    bits = different_bits(run.step, manual_step)
     if bits is None:
-        expect_repeatable(run.case, run.realised, run.fp32, where)
+        expect_repeatable(run.case, run.realised, run.fp32, conditions)
     return bits or frozenset()

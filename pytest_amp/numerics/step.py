@@ -146,7 +146,7 @@ def does_not_run(case: Case, error: Exception, model: torch.nn.Module | None = N
     )
 
 
-def run_wide(case: Case, realised: Realised, *, seed: int) -> Step:
+def run_float32(case: Case, realised: Realised, *, seed: int) -> Step:
     """Run the step without autocast, or on a wider copy if the case runs only inside a region.
 
     Raises DoesNotRun, which names the line of user code.

@@ -50,7 +50,7 @@ def check_parts(training: Training) -> None:
             what="a part of the gradients is not scaled",
             now=f"{len(scaled.backwards)} backward passes, of which {len(lines)} begin with a loss that is not scaled",
             site=", ".join(lines),
-            likely="loss.backward() in place of scaler.scale(loss).backward(): what it adds is divided by the scale, "
+            likely="loss.backward() in place of scaler.scale(loss).backward(): its gradients are divided by the scale, "
             "and so lost",
         )
     read = lines_that_read_gradients(training)
@@ -60,7 +60,7 @@ def check_parts(training: Training) -> None:
         what="the gradients that the optimizer sees depend on the scale",
         now=f"read or changed before scaler.unscale_(optimizer): relative distance {distance:.3g}",
         site=", ".join(read) or None,
-        likely="gradients are clipped, or looked at, before scaler.unscale_(optimizer)",
+        likely="gradients are clipped, or read, before scaler.unscale_(optimizer)",
     )
 
 

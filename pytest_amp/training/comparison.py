@@ -100,7 +100,7 @@ class _Observed:
 def _drawn_again(setup: Setup, observe: Observe, *, tolerance_scale: float) -> tuple[Trajectory, Band] | None:
     """Return the run of the next seed if those of the next two seeds are sound, None if either is not.
 
-    ``observe`` is told of the run that is returned.
+    ``observe`` records the run that is returned.
     """
     try:
         result = _drawn(replace(setup, seed=setup.seed + 1), observe, tolerance_scale=tolerance_scale)
@@ -209,9 +209,9 @@ def _expect_region(setup: Setup, iteration: TrainingIteration) -> None:
             f"{setup.case.name}: the run in float32 is under autocast({dtypes}), and there is nothing to compare with",
             label_before="rule",
             before="with iteration.autocast(), which is off in the run in float32",
-            now=f"operators run in a region of autocast({dtypes}) that nobody can switch off",
+            now=f"operators run in a region of autocast({dtypes}) that the check cannot disable",
             site=lines[0] if lines else None,
-            likely="the model, its loss or the training step has a region of its own: leave it to the caller",
+            likely="the model, its loss or the training step opens its own region: leave that to the caller",
         )
 
 
@@ -319,6 +319,6 @@ def _likely(setup: Setup, plain: Trajectory, low_run: Trajectory, left: int) -> 
         if narrow > wide + 0.01:
             return f"gradients that are zero and should not be: {narrow:.1%}, {wide:.1%} in float32"
     return (
-        "gradients are not those of float32: not unscaled before they are looked at or clipped, accumulated or "
-        "averaged in the low dtype, or an operator that needs float32 is low"
+        "gradients are not those of float32: not unscaled before they are read or clipped, accumulated or "
+        "averaged in the low dtype, or an operator that needs float32 runs in a low dtype"
     )

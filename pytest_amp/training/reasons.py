@@ -12,7 +12,7 @@ from pytest_amp.numerics.conditioning import jumps_of
 from pytest_amp.numerics.nonfinite import Origins, origin_in_step, recorded_origins, refusals_are_expected
 from pytest_amp.numerics.oracle.module_places import Direction
 from pytest_amp.numerics.predicted import likely_operator
-from pytest_amp.numerics.prediction import ORACLE, by_hand
+from pytest_amp.numerics.prediction import ORACLE, manual_region
 from pytest_amp.training.trajectory import Setup, TrainingIteration, TrajectoryStep, run
 
 #: Relative difference of gradient norms above which it is reported as the cause; rounding never reaches a tenth.
@@ -100,7 +100,7 @@ def likely_first_loss(setup: Setup) -> str:
     if origin is not None and origin.direction is Direction.FORWARD:
         return f"{origin.now}, which later operators make finite; take {origin.advice}"
     if setup.device.type in ORACLE:
-        region = by_hand(setup.device, setup.precision, inside=True)
+        region = manual_region(setup.device, setup.precision, inside=True)
         jumps = jumps_of(setup.case, realised, where, region, loss_scale=1.0, forward_only=True)
         if jumps and jumps[0].after > _NOISY:
             return f"{_FIRST}: the noise jumps at {jumps[0]}. {jumps[0].advice}"

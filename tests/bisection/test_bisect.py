@@ -185,7 +185,7 @@ def test_what_cannot_be_installed_is_left_out_and_told(
         (("2.10.0", "2.14.0", "--device=gpu"), "'gpu' is not a device; expected auto, all, cpu, cuda"),
         (("2.10.0", "2.14.0", "--dtype=int8"), "'int8' is not a dtype; expected "),
         (("2.10.0", "2.14.0", "--wheels=."), ". has no wheel of torch; expected a folder with torch-*.whl of both"),
-        (("2.10.0", "2.14.0", "--wheels=nowhere"), "nowhere is no folder; expected one with wheels of torch"),
+        (("2.10.0", "2.14.0", "--wheels=nowhere"), "nowhere is not a folder; expected one with wheels of torch"),
     ],
 )
 def test_one_line_for_what_is_wrong(

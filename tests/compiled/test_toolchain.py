@@ -35,7 +35,7 @@ def test_a_missing_compiler_is_red_and_named(project: Project, monkeypatch: pyte
     result.stdout.fnmatch_lines(
         [
             "AmpFailure: inductor has no C++ compiler: no-such-compiler does not run (the variable CXX names another)",
-            "  accept    --amp-allow-missing=compiler skips what cannot be looked at",
+            "  accept    --amp-allow-missing=compiler skips checks with missing requirements",
         ]
     )
 

@@ -209,8 +209,14 @@ def test_outputs_by_pattern_and_the_rest_of_them() -> None:
         ({"": {}}, "'' has no outputs in check_dtypes; expected a dtype, or dtypes by output"),
         ({"": {None: LOW}}, "None names no output of ''; expected its name, 'loss', or its number, 0"),
         ({"": {True: LOW}}, "True names no output of ''; expected its name, 'loss', or its number, 0"),
-        ({"": {"loss": "fp32"}}, "'fp32' is no dtype; expected torch.float32, amp.dtype and the like, or dtypes by *"),
-        ({"": (LOW, WIDE)}, "(torch.bfloat16, torch.float32) is no dtype; expected *, of a tuple {0: torch.float32}"),
+        (
+            {"": {"loss": "fp32"}},
+            "'fp32' is not a dtype; expected torch.float32, amp.dtype and the like, or dtypes by *",
+        ),
+        (
+            {"": (LOW, WIDE)},
+            "(torch.bfloat16, torch.float32) is not a dtype; expected *, of a tuple {0: torch.float32}",
+        ),
         ({"li*": {"loss": LOW}}, "several: of 1 modules named 'li*' none returned one of loss"),
     ],
 )

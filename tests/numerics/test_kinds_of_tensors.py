@@ -251,7 +251,7 @@ def test_gradient_that_is_none_is_missing_where_float64_has_zeros() -> None:
 
     with pytest.raises(AmpFailure, match=r"the gradient of gate under autocast.* is missing") as raised:
         run(Case("gated", Detached, lambda: torch.randn(4, 8), mean_square))
-    assert "norm 0 in float64; an optimizer leaves out what has none" in str(raised.value)
+    assert "norm 0 in float64; an optimizer skips parameters without a gradient" in str(raised.value)
 
 
 def test_errors_of_sparse_and_conjugated_tensors() -> None:

@@ -39,7 +39,7 @@ GAPS = {
     "interrupted": (
         _of(["cpu/bf16"]),
         _of(["cpu/bf16"], complete=False),
-        "the new run was interrupted, or ended red beyond its tests",
+        "the new run was interrupted, or had problems beyond its tests",
     ),
     "interrupted before": (_of(["cpu/bf16"], complete=False), _of(["cpu/bf16"]), "the old run was "),
     "only recorded": (

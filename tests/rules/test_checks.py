@@ -69,7 +69,7 @@ def test_a_result_with_other_bits_is_named_by_its_place(define: Defined) -> None
         lambda x: (x * 1, x + 1), lambda x: (x * 1, x + 1), lambda x: (x * 1, x + 3), lambda x: (x * 1, x + 4)
     )
     define(kernel, returns="(Tensor, Tensor)", sample=Sample((torch.ones(3),), undefined=(0,)))
-    assert followed().failures[0] == "float32: result 1 differs from the one by hand in 3 of 3 values"
+    assert followed().failures[0] == "float32: result 1 differs from that of manual casts in 3 of 3 values"
 
 
 def test_a_result_that_only_one_of_two_calls_gives_is_named(define: Defined) -> None:
@@ -77,7 +77,7 @@ def test_a_result_that_only_one_of_two_calls_gives_is_named(define: Defined) -> 
         raise RuntimeError("not today")
 
     define(in_turn(torch.clone, torch.clone, fails, torch.clone))
-    assert followed().failures[0].startswith("float32: gives 'RuntimeError', by hand {0: tensor(")
+    assert followed().failures[0].startswith("float32: gives 'RuntimeError', with manual casts {0: tensor(")
 
 
 def test_results_at_other_places_are_named(define: Defined, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,7 +85,7 @@ def test_results_at_other_places_are_named(define: Defined, monkeypatch: pytest.
     define(torch.clone)
     results = iter([{0: torch.ones(1)}, {0: torch.ones(1), 2: torch.ones(1)}] * 9)
     monkeypatch.setattr(checks, "_results", lambda _: next(results))
-    assert followed().failures[0] == "float32: gives tensors at [0], by hand at [0, 2]"
+    assert followed().failures[0] == "float32: gives tensors at [0], with manual casts at [0, 2]"
 
 
 def test_a_kernel_that_is_missing_for_one_dtype_leaves_the_others_to_check(define: Defined) -> None:

@@ -132,7 +132,7 @@ def test_last_green(calls: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert output[3][3:6] == ["5", "--name", "gate-stable"]
     assert len(output) == 4
     assert (tmp_path / "output").read_text(encoding="utf-8") == 'records=["gate-stable"]\n'
-    # An existing record that cannot be fetched is no first night.
+    # An existing record that cannot be fetched is not a first night.
     stand_in(tmp_path / "programs", "gh", {"run list": runs, **retained, "run download": ("", 1)})
     assert module.main() == 1
     stand_in(tmp_path / "programs", "gh", {"run list": ("", 1)})

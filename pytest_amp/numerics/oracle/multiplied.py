@@ -27,7 +27,7 @@ def by_vectors(operation: Operation) -> list[Any]:
     return _shaped(operation, _one_after_the_other(operation, _of_vectors(operation, rows) if beside else rows))
 
 
-def in_turn(operation: Operation) -> Iterator[list[Any]]:
+def sequential(operation: Operation) -> Iterator[list[Any]]:
     """Yield the products in other orders: all elements sequentially, and for ``aten::prod`` by vectors in each row."""
     if not _is_kept_low(operation):
         return

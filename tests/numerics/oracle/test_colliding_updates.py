@@ -19,7 +19,7 @@ from pytest_amp.numerics.oracle.models import ModelName
 from pytest_amp.numerics.oracle.observer import ObservedCall, Observer
 from pytest_amp.numerics.oracle.operation import Operation
 from pytest_amp.numerics.oracle.verdict import EXCESS, faults
-from pytest_amp.numerics.prediction import by_hand
+from pytest_amp.numerics.prediction import manual_region
 from pytest_amp.precision import BF16
 from tests.numerics.planted import kernel
 
@@ -187,7 +187,7 @@ def noise(model: Places, dtype: torch.dtype) -> tuple[float, set[str]]:
     actual, unknown = [], set()
     for rounds in (False, True):
         predictor = Predictor("cuda", rounds=rounds)
-        region = by_hand(find_device("cpu"), BF16, inside=False)
+        region = manual_region(find_device("cpu"), BF16, inside=False)
         actual.append(run_virtual(case, case.realise().on("cpu"), region, predictor, seed=0).step.outputs["sums"])
         unknown = predictor.unmodelled
     return float((actual[1] - actual[0]).norm() / actual[0].norm()), unknown

@@ -60,7 +60,7 @@ def test_an_error_beyond_the_models(factor: float) -> None:
     assert said(replace(LOW, error=0.99 * bound), call) is None
     assert (
         said(replace(LOW, error=1.01 * bound), call)
-        == f"is off by {1.01 * bound / LOW.ideal:.3g} times its model's error"
+        == f"has {1.01 * bound / LOW.ideal:.3g} times the error of its model"
     )
     assert said(replace(LOW, error=1.9 * bound), call, scale=2.0) is None
 
@@ -87,7 +87,7 @@ def test_a_share_that_is_not_the_models() -> None:
 def test_a_float32_result_that_was_low(low: torch.dtype) -> None:
     most = most_of_float32(low)
     assert said(replace(WIDE, error=0.99 * most), low=low) is None
-    assert said(replace(WIDE, error=1.01 * most), low=low) == f"returned float32 that is off by {1.01 * most:.2g}"
+    assert said(replace(WIDE, error=1.01 * most), low=low) == f"returned float32 with an error of {1.01 * most:.2g}"
     assert said(replace(WIDE, error=1.9 * most), low=low, scale=2.0) is None
 
 
