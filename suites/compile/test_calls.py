@@ -97,13 +97,13 @@ def _expect_eager(amp: SuiteAmp, what: str, actual: Sequence[torch.Tensor], eage
     """Compare bit for bit: AOTAutograd calls eager's kernels, on the same shapes."""
     for index, (result, expected) in enumerate(zip(actual, eager, strict=True)):
         if result.dtype is not expected.dtype or not torch.equal(result, expected):
-            off = float((result.double() - expected.double()).abs().max())
+            error = float((result.double() - expected.double()).abs().max())
             raise AmpFailure(
-                f"{what} on {amp.target.id} does not give what eager does",
+                f"{what} on {amp.target.id} differs from eager",
                 label_before="eager",
                 before=dtype_name(expected.dtype),
-                now=f"{dtype_name(result.dtype)}, off by {off:.3g} in tensor {index}, on torch {torch.__version__}",
-                likely="on this way of calling it the region is lost, or what is given is cast",
+                now=f"{dtype_name(result.dtype)}, error {error:.3g} in tensor {index}, on torch {torch.__version__}",
+                likely="this kind of call loses the region, or casts its arguments",
             )
 
 

@@ -38,10 +38,10 @@ class _Regions(nn.Module):
         with torch.autocast(self.device_type, dtype=self.low):
             low = torch.tanh(self.layers[0](batch))
             with torch.autocast(self.device_type, enabled=False):
-                wide = self.layers[1](low.float())
+                float32 = self.layers[1](low.float())
         with torch.autocast(self.device_type, dtype=self.other):
             other = self.layers[2](batch)
-        return low, wide, other, self.layers[3](batch)
+        return low, float32, other, self.layers[3](batch)
 
 
 def _made(amp: SuiteAmp) -> tuple[nn.Module, torch.Tensor]:
@@ -54,15 +54,15 @@ def _expect_same(amp: SuiteAmp, what: str, actual: Any, expected: Any, *, exact:
     amp.observe(what, [*dtypes[0]], kind="dtype")
     if dtypes[0] != dtypes[1]:
         raise AmpFailure(
-            f"{what} on {amp.target.id} computes in other dtypes than eager",
+            f"{what} on {amp.target.id} computes in different dtypes than eager",
             label_before="eager",
             before=", ".join(dtypes[1]),
             now=f"{', '.join(dtypes[0])} on torch {torch.__version__}",
-            likely="a region of the model is no part of the program, or is decomposed in another one",
+            likely="the program lacks a region of the model, or decomposes it inside a different region",
         )
     for left, right in zip(actual, expected, strict=True):
         if exact and amp.device.kind is DeviceKind.CPU:
-            assert torch.equal(left, right), f"{what} gives other bits than eager"
+            assert torch.equal(left, right), f"{what} differs bitwise from eager"
         else:
             # Fused kernels and other kernels for products may round in the opposite direction.
             assert relative_error(left, right) <= tolerance.CERTAIN * amp.precision.u * amp.config.tolerance_scale

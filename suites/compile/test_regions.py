@@ -136,8 +136,8 @@ def test_large_results_are_those_of_eager(amp: SuiteAmp, where: str) -> None:
     def function(x: torch.Tensor, w: Tensors) -> Tensors:
         low = x @ w[0]
         with torch.autocast(device_type, enabled=False):
-            wide = low.to(w[1].dtype) @ w[1]
-        return [low, wide if where == "in an island" else torch.softmax(low, -1), x * w[2]]
+            float32 = low.to(w[1].dtype) @ w[1]
+        return [low, float32 if where == "in an island" else torch.softmax(low, -1), x * w[2]]
 
     compiled = torch.compile(function, backend="aot_eager", fullgraph=True)
     actual, eager = (run(amp, call, "low", size=_LARGE) for call in (compiled, function))

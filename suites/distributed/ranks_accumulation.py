@@ -13,7 +13,7 @@ from pytest_amp.distributed import Rank
 from pytest_amp.torch_private import recorded_collectives
 
 from .models import Tensors, backward, gradients
-from .programs import low_dtype, on_cpu, own, sent
+from .programs import low_dtype, model_and_rows, on_cpu, sent
 from .ranks_ddp import wrapped as data_parallel
 from .ranks_fsdp import gathered, sharded, wrapped
 
@@ -42,7 +42,7 @@ def _reducing(parallel: Any, *, on: bool) -> Any:
 
 def accumulate(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Run a backward pass for each entry of ``reduced``, which says whether it reduces: calls of each, and the sum."""
-    model, rows = own(rank, settings)
+    model, rows = model_and_rows(rank, settings)
     parallel = _made(model, rank, settings)
     plan = settings["reduced"]
     gradients_of_steps = []

@@ -10,7 +10,7 @@ from pytest_amp.data_files.releases import release_of
 from pytest_amp.distributed import RankGroup
 
 from . import ranks_pipeline
-from .held import hold_same, settings
+from .expectations import expect_same, settings
 from .models import Tensors, gradients, realised
 
 
@@ -24,7 +24,7 @@ def test_gradients_are_those_of_one_process(amp: SuiteAmp, ranks: RankGroup, sch
     assert first["got"] == ["float32"]
     assert second["got"] == [amp.precision.dtype_name]
     assert second["losses"] == losses
-    hold_same(amp, {**first["gradients"], **second["gradients"]}, expected, what=schedule)
+    expect_same(amp, {**first["gradients"], **second["gradients"]}, expected, subject=schedule)
 
 
 def _in_one_process(amp: SuiteAmp) -> tuple[Tensors, list[float]]:

@@ -37,7 +37,7 @@ def test_nothing_asks_for_autocast(amp: SuiteAmp, group: str) -> None:
             label_before="measured",
             before="none does in torch 2.6 to 2.14",
             now=f"torch {torch.__version__}, {amp.device.describe()}",
-            likely="a Python function of torch behaves differently inside a region, beside autocast's rules",
+            likely="a Python function of torch behaves differently inside a region, apart from autocast's rules",
         )
 
 

@@ -66,7 +66,7 @@ def test_noise_is_the_formats(amp: SuiteAmp, case: Case) -> None:
     amp.observe(f"{case.name}/noise.worst", noise[worst], kind="ratio", unit="u", allowed=most)
     if median > MEDIAN_NOISE * amp.config.tolerance_scale or noise[worst] > most * amp.config.tolerance_scale:
         raise AmpFailure(
-            f"{case.name}: manual casts are off float64 by {median:.3g} u in the median and {noise[worst]:.3g} u "
+            f"{case.name}: manual casts differ from float64 by {median:.3g} u in the median and {noise[worst]:.3g} u "
             f"on {worst}, in {amp.precision.name} on {amp.device.key}",
             label_before="measured",
             before=f"at most {MEDIAN_NOISE} and {most} u on healthy kernels",

@@ -1,4 +1,4 @@
-"""Each operator on low-precision values, with a rule or without, is off by its rounding only, at every length."""
+"""Each operator on low-precision values, with a rule or without, has only its rounding error, at every length."""
 
 from __future__ import annotations
 
@@ -52,7 +52,8 @@ def test_sums_do_not_lose_with_length(amp: SuiteAmp, name: str) -> None:
 
 
 #: Coordinates in an image of 256 pixels leave 16 of float32's bits to the position between two pixels. Statistics of
-#: 262144 rows, summed sequentially, are off by the square root of as many float32 roundings (CPU, measured: 2.7e-5).
+#: Sums of 262144 rows, added sequentially, have an error of the square root of as many float32 roundings (CPU,
+#: measured: 2.7e-5).
 WITHOUT_GREAT_LENGTH = ("grid_sample", "batch_norm", *WITHOUT_LENGTH)
 
 

@@ -219,5 +219,5 @@ def test_an_operator_keeps_what_its_derivative_needs(amp: SuiteAmp, operator: st
             label_before="needed",
             before=f"{expected.storages} tensors, bytes by dtype {expected.by_dtype or 'none'}",
             now=amp.conditions.now(f"{actual.storages} tensors, bytes by dtype {actual.by_dtype or 'none'}"),
-            likely="it keeps its input beside its result, or in a wider dtype than the one in which it computes",
+            likely="it saves its input in addition to its result, or in a wider dtype than it computes in",
         )

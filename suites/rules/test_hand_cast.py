@@ -23,7 +23,7 @@ def test_does_what_casting_by_hand_does(amp: SuiteAmp, overload: str, examine: E
     """
     name = qualified(overload)
     checked = examine("hand_cast", name)
-    require(amp, checked, "does not do what casting by hand does", likely="autocast casts too much, or twice")
+    require(amp, checked, "differs from manual casts", likely="autocast casts too much, or twice")
     if checked.cannot:
         pytest.xfail(f"no kernel for it here: {checked.cannot}")
     if checked.ran:

@@ -45,8 +45,8 @@ def test_backward_does_not_see_the_region(amp: SuiteAmp) -> None:
     matrix = torch.randn(4, 4, device=amp.device.torch_device, requires_grad=True)
     with amp.autocast():
         low = Spy.apply(torch.mm(matrix, matrix), amp.device.type, observed)
-        wide = Spy.apply(low.float(), amp.device.type, observed)
-    wide.sum().backward()
+        float32 = Spy.apply(low.float(), amp.device.type, observed)
+    float32.sum().backward()
     amp.observe("state in backward", [str(row) for row in observed], kind="state")
     expected = [(False, torch.float32), (False, amp.dtype)]
     expect_state(
@@ -210,5 +210,5 @@ def test_gradients_do_not_depend_on_who_asks(amp: SuiteAmp, caller: str) -> None
         actual.append([parameter.grad for parameter in parameters])
     for expected, gradient in zip(*actual, strict=True):
         assert expected is not None
-        assert gradient is not None, f"asked for by {caller}, a gradient is missing"
-        assert torch.equal(gradient, expected), f"asked for by {caller}, a gradient has other bits"
+        assert gradient is not None, f"a gradient is missing with {caller}"
+        assert torch.equal(gradient, expected), f"a gradient has different bits with {caller}"

@@ -116,10 +116,10 @@ def test_what_is_no_low_number_is_not_cast(amp: SuiteAmp) -> None:
     assert isinstance(sequence, list)
     assert isinstance(sequence[1], tuple)
     if amp.device.type != "mps":  # which has no float64
-        wide = torch.ones(2, device=device, dtype=torch.float64)
+        double = torch.ones(2, device=device, dtype=torch.float64)
         with amp.autocast():
-            _square(amp, observed, torch.float32).apply(_matrix(amp), wide)
-        assert observed["others"][0] is wide
+            _square(amp, observed, torch.float32).apply(_matrix(amp), double)
+        assert observed["others"][0] is double
 
 
 def test_cast_inputs_does_nothing_outside_a_region(amp: SuiteAmp) -> None:

@@ -100,10 +100,10 @@ def test_a_rule_of_an_extension_is_its_devices(amp: SuiteAmp) -> None:
         return
     copied.register_autocast(amp.device.type, amp.dtype)
     with amp.device.tensors():
-        wide = torch.ones(2, device=amp.device.torch_device)
+        float32 = torch.ones(2, device=amp.device.torch_device)
         with amp.autocast():
-            actual = copied(wide).dtype
-        outside = copied(wide).dtype
+            actual = copied(float32).dtype
+        outside = copied(float32).dtype
     expect_dtype(amp, "an extension with a rule", actual, amp.dtype, likely="its rule is not called")
     assert outside is torch.float32
     if amp.device.type != "cpu":
