@@ -55,7 +55,7 @@ def test_replays_compute_what_eager_computes(amp: SuiteAmp, needs: Callable[[str
         ).named()
         for name, value in step.items():
             if name.startswith("buffer.") or name not in noise or not value.is_floating_point():
-                continue  # running statistics go on from step to step
+                continue  # running statistics continue from step to step
             far = relative_error(value, exact[name], scale=prediction.sizes[name])
             allowed = tolerance.allowed(noise[name], value.numel(), amp.precision.u, tolerance.CERTAIN)
             if not far <= allowed * amp.config.tolerance_scale:

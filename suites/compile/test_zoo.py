@@ -146,7 +146,7 @@ def _expect_close(amp: SuiteAmp, what: str, far: float, noise: float) -> None:
             label_before="eager",
             before=f"its own noise is {noise:.2g}",
             now=f"{far:.2g} from it, on torch {torch.__version__}",
-            likely="a size is taken for a constant, or a cast is traced elsewhere",
+            likely="a size is traced as a constant, or a cast is traced elsewhere",
         )
 
 

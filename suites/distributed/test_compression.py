@@ -60,7 +60,7 @@ def test_gradients_are_divided_before_they_are_summed(amp: SuiteAmp, ranks: Rank
             raise AmpFailure(
                 f"{size:g} on both ranks becomes {float(actual[0, 0])} on rank {number} with the hook {hook}",
                 label_before="rule",
-                before=f"{float(expected):g}: the mean, of numbers that are divided before they are summed",
+                before=f"{float(expected):g}: the mean, of values that are divided before they are summed",
                 now=str(float(actual[0, 0])),
                 likely="the hook sums first: beyond 65504 that is infinity in fp16"
                 if not math.isfinite(float(actual[0, 0]))

@@ -18,7 +18,7 @@ from .models import Tensors, gradients, realised
 def test_gradients_are_those_of_one_process(amp: SuiteAmp, ranks: RankGroup, schedule: str) -> None:
     """Losses of micro-batches and their mean gradients, bit for bit; the second stage has low-precision inputs."""
     if release_of(torch.__version__) < (2, 11):  # seen on 2.9.1, right on 2.11.0
-        pytest.skip("no report found: gloo ends a rank when stages tell each other their shapes")
+        pytest.skip("no report found: gloo ends a rank when stages exchange their shapes")
     first, second = ranks.ask(ranks_pipeline.step, settings(amp, schedule=schedule))
     expected, losses = _in_one_process(amp)
     assert first["got"] == ["float32"]

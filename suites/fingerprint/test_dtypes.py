@@ -24,7 +24,7 @@ def _entries(amp: SuiteAmp, sweep: FingerprintSweep) -> tuple[str, ...]:
     try:
         return sweep.entries(amp.device)
     except NoEntries as unavailable:
-        amp.missing("sweep", f"the operators of torch {torch.__version__} cannot be looked at: {unavailable}")
+        amp.missing("sweep", f"the operators of torch {torch.__version__} cannot be examined: {unavailable}")
 
 
 def _expected(amp: SuiteAmp) -> dict[str, set[str | None]]:
@@ -60,7 +60,7 @@ def test_every_entry_returns_the_known_dtypes(amp: SuiteAmp, group: str, sweep: 
         except AmpFailure as failure:
             unlike_baseline[name] = failure
     if broken:
-        raise AmpFailure(f"{len(broken)} of {len(names)} operators could not be looked at: {'; '.join(broken)}")
+        raise AmpFailure(f"{len(broken)} of {len(names)} operators could not be examined: {'; '.join(broken)}")
     expected = {name: texts for name, texts in _expected(amp).items() if name in observed}
     failing = {Change.CHANGED, Change.NEW} if _is_judged(amp) else {Change.CHANGED}
     changed = [difference for difference in differences(expected, observed) if difference.change in failing]

@@ -19,7 +19,7 @@ from pytest_amp.run.targets import Target
 SATURATES_SINCE = (2, 13)
 
 
-def own(precision: Precision) -> Format:
+def autocast_format(precision: Precision) -> Format:
     """Return the format of the autocast dtype."""
     return FORMATS[precision.name]
 
@@ -119,7 +119,7 @@ CONVERSIONS: dict[str, Conversion] = {
 }
 
 
-def hold(amp: SuiteAmp, form: Format, inputs: Doubles, actual: torch.Tensor, *, way: str) -> None:
+def expect_rounded(amp: SuiteAmp, form: Format, inputs: Doubles, actual: torch.Tensor, *, way: str) -> None:
     """Raise AmpFailure unless ``actual`` is ``inputs`` rounded to ``form`` once, to nearest with ties to even."""
     expected = form.round(inputs, overflow_of(form, amp.device.type))
     values = converted(actual, form)

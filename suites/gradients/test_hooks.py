@@ -1,4 +1,4 @@
-"""Hooks of every kind see the gradients that arrive; backward through a retained graph gives the same ones again."""
+"""Hooks of every kind see the gradients that arrive; backward through a retained graph repeats them."""
 
 from __future__ import annotations
 

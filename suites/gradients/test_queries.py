@@ -32,7 +32,7 @@ def test_nothing_asks_for_autocast(amp: SuiteAmp, group: str) -> None:
     if asking:
         name, queries = next(iter(asking.items()))
         raise AmpFailure(
-            f"{name} asks for autocast's state in its step: {', '.join(sorted(set(queries)))}"
+            f"{name} queries autocast's state in its step: {', '.join(sorted(set(queries)))}"
             f"{f'; so do {len(asking) - 1} more' if len(asking) > 1 else ''}",
             label_before="measured",
             before="none does in torch 2.6 to 2.14",

@@ -18,7 +18,7 @@ from pytest_amp.numerics import relative_error
 from pytest_amp.run.targets import Target
 from pytest_amp.torch_private import scaled_product
 
-from ..formats.numbers import hold
+from ..formats.numbers import expect_rounded
 
 ROWS, COLUMNS = 48, 80
 
@@ -98,7 +98,7 @@ def test_weights_are_rounded_once(amp: SuiteAmp, name: str, way: str, source: st
     with torch.no_grad(), amp.autocast(enabled=inside):
         actual = WAYS[way](weight.to(amp.device.torch_device), form.dtype)
     assert actual.dtype is form.dtype
-    hold(amp, form, weight.double().cpu().numpy().ravel(), actual.detach().reshape(-1), way=way)
+    expect_rounded(amp, form, weight.double().cpu().numpy().ravel(), actual.detach().reshape(-1), way=way)
 
 
 #: Each element is rounded once, by u at most, and the error of the float32 sum of 80 terms is a hundredth of that.

@@ -179,7 +179,7 @@ MODES: dict[str, Callable[[], Any]] = {
     "inference_mode": torch.inference_mode,
 }
 MASKS = ("none", "boolean", "float32", "low", "padding", "padding float32", "padding low")
-_PADDED = "pytorch/pytorch#132613: the fast path of padded rows meets float32 weights and low activations"
+_PADDED = "pytorch/pytorch#132613: the fast path of padded rows gets float32 weights and low-precision activations"
 
 
 def _masked(amp: SuiteAmp, kind: str) -> dict[str, torch.Tensor]:

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.amp(fake=True)
 
 #: The consequence for users of an operator that leaves a rule.
 _LIKELY = {
-    "lower_precision_fp": "it runs in float32 or meets mixed dtypes: slower, or an error",
+    "lower_precision_fp": "it runs in float32 or gets mixed dtypes: slower, or an error",
     "fp32": "the operator left autocast's float32 list: what comes after it loses precision",
     "fp32_set_opt_dtype": "the operator left autocast's float32 list: what comes after it loses precision",
     "fp32_append_dtype": "the operator left autocast's float32 list: what comes after it loses precision",

@@ -204,7 +204,7 @@ def _in_a_region(amp: SuiteAmp, call: Call, values: list[torch.Tensor]) -> torch
 @pytest.mark.filterwarnings("ignore:torch.chain_matmul is deprecated")
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_variants_of_mixed_arguments_are_cast_alike(amp: SuiteAmp, variant: str) -> None:
-    """Make each argument in turn low, like the output of a layer: refused, or cast as manual casts do."""
+    """Pass each argument alone in the low dtype, like the output of a layer: refused, or cast as manual casts do."""
     shapes, call = VARIANTS[variant]
     values, dtype = _values(amp, shapes), _dtype(amp, variant)
     refused = []

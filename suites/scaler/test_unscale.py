@@ -208,5 +208,5 @@ def test_large_gradients_are_no_overflow(
     parameter.grad = torch.tensor(values, device=parameter.device)
     scaler.step(optimizer)
     scaler.update()
-    assert scaler.get_scale() == scale, "the scale backed off: a large gradient was taken for an overflow"
+    assert scaler.get_scale() == scale, "the scale backed off: a large gradient was treated as an overflow"
     assert parameter.tolist() == [-value / scale for value in values]

@@ -57,11 +57,11 @@ def test_backward_does_not_see_the_region(amp: SuiteAmp) -> None:
 def test_backward_multiplies_in_the_dtype_of_forward(amp: SuiteAmp) -> None:
     """Arguments of each product in backward have the dtype of its forward: low, or float32 in the disabled region."""
     device = amp.device.torch_device
-    first, island, last = (nn.Linear(size, 16, bias=False).to(device) for size in (8, 16, 16))
+    first, in_disabled_region, last = (nn.Linear(size, 16, bias=False).to(device) for size in (8, 16, 16))
     with amp.autocast():
         hidden = first(torch.randn(4, 8, device=device))
         with amp.autocast(enabled=False):
-            hidden = island(hidden.float())
+            hidden = in_disabled_region(hidden.float())
         loss = last(hidden).float().sum()
     with recorded_calls() as calls:
         loss.backward()

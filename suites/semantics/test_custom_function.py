@@ -142,11 +142,11 @@ def test_gradients_are_those_of_the_plain_operator(amp: SuiteAmp) -> None:
     with amp.autocast():
         custom = _square(amp, {}, torch.float32).apply(matrix)
     with amp.autocast(), amp.autocast(enabled=False):
-        island = torch.mm(matrix, matrix)
-    assert torch.equal(custom, island)
+        disabled_product = torch.mm(matrix, matrix)
+    assert torch.equal(custom, disabled_product)
     weights = torch.randn_like(matrix)
     (actual,) = torch.autograd.grad((custom * weights).sum(), matrix)
-    (expected,) = torch.autograd.grad((island * weights).sum(), matrix)
+    (expected,) = torch.autograd.grad((disabled_product * weights).sum(), matrix)
     assert torch.allclose(actual, expected, rtol=0, atol=8 * 2.0**-24 * float(expected.abs().max()))
 
 

@@ -131,7 +131,7 @@ def test_inside_an_operator_autocast_is_off(amp: SuiteAmp) -> None:
     inner.register_autocast(amp.device.type, amp.dtype)
     with amp.autocast():
         actual = inner(torch.ones(2, 2, device=amp.device.torch_device))
-    expect_dtype(amp, "a product inside an operator", actual.dtype, torch.float32, likely="autocast goes on inside")
+    expect_dtype(amp, "a product inside an operator", actual.dtype, torch.float32, likely="autocast stays on inside")
 
 
 def test_a_rule_for_no_device_is_refused(amp: SuiteAmp) -> None:

@@ -38,7 +38,7 @@ def test_a_generator_of_regions_nests(amp: SuiteAmp) -> None:
             actual.append(product_dtype(amp.device.torch_device))
         actual.append(product_dtype(amp.device.torch_device))
     expected = [torch.float32, amp.dtype, OTHER[amp.dtype], amp.dtype, torch.float32]
-    expect_state(amp, "as products tell it", actual, expected, likely="a region does not restore what it found")
+    expect_state(amp, "according to products", actual, expected, likely="a region does not restore the previous state")
 
 
 def _regions_and_casts(_target: Target) -> Iterator[object]:

@@ -67,9 +67,11 @@ def test_a_disabled_region_keeps_low_arguments_low(amp: SuiteAmp) -> None:
     with amp.device.tensors(), amp.autocast():
         low = torch.ones(4, 4, device=amp.device.torch_device).to(amp.dtype)
         with amp.autocast(enabled=False):
-            retained, island = torch.mm(low, low).dtype, torch.mm(low.float(), low.float()).dtype
+            retained, disabled_product = torch.mm(low, low).dtype, torch.mm(low.float(), low.float()).dtype
     expect_dtype(amp, "disabled, low arguments", retained, amp.dtype, likely="a disabled region casts its arguments")
-    expect_dtype(amp, "disabled, float() arguments", island, torch.float32, likely="a disabled region is not disabled")
+    expect_dtype(
+        amp, "disabled, float() arguments", disabled_product, torch.float32, likely="a disabled region is not disabled"
+    )
 
 
 @pytest.mark.amp(fake=True)

@@ -143,7 +143,7 @@ def test_the_query_without_a_device_means_cuda(amp: SuiteAmp) -> None:
         actual = torch.is_autocast_enabled()
     amp.observe("is_autocast_enabled() in a region", actual, kind="state")
     expected = amp.device.type == "cuda"
-    expect_state(amp, "as the query without a device tells it", actual, expected, likely="the query's meaning changed")
+    expect_state(amp, "according to the query without a device", actual, expected, likely="the query's meaning changed")
 
 
 @pytest.mark.amp(fake=True)

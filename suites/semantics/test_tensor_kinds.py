@@ -32,7 +32,7 @@ class Wrapper(torch.Tensor):
     @staticmethod
     def of(inner: torch.Tensor) -> Wrapper:
         """Return ``inner``, wrapped."""
-        make: Any = torch.Tensor._make_wrapper_subclass  # noqa: SLF001  # what torch's documentation tells to call
+        make: Any = torch.Tensor._make_wrapper_subclass  # noqa: SLF001  # the call that torch's documentation recommends
         result: Wrapper = make(Wrapper, inner.shape, dtype=inner.dtype, device=inner.device, strides=inner.stride())
         result.within = inner
         return result

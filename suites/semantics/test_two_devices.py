@@ -108,7 +108,7 @@ def test_disabling_one_device_leaves_the_other_on(amp: SuiteAmp, other: str) -> 
         actual = [product_dtype(device.torch_device) for device in (this, that)]
     expect_state(
         amp,
-        f"as products of ({this.key}, {other}) tell it, the latter disabled",
+        f"as products of ({this.key}, {other}) show it, the latter disabled",
         actual,
         [amp.dtype, torch.float32],
         likely="enabled=False acts on every device type",
