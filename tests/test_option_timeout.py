@@ -31,7 +31,7 @@ def test_c(amp):
 PYTHON = "time.sleep(100)"
 #: Like a kernel that hangs: no signal reaches it.
 KERNEL = "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM]); time.sleep(100)"
-#: In addition, it holds Python's lock, so that no other thread runs.
+#: Like KERNEL, but with the GIL held, so that no other thread runs.
 LOCKED = "ctypes.PyDLL(None).sleep(100)"
 TOLD = "test_it.py::test_b[cpu-bf16] did not end within 1 s"
 

@@ -292,8 +292,8 @@ class Bound:
         returns a tensor with one element, or outputs by name in a dict, a dataclass or a named tuple, of which ``loss``
         is differentiated, or the sum of all where none is called so. Floating tensors of the batch that require a
         gradient have theirs compared, too. ``name`` is part of observation keys; without one it is the test's, with the
-        test's own parameters. Raises AmpUsageError for a module, or another object, in place of a function that creates it,
-        and on a fake device, where nothing is computed.
+        test's own parameters. Raises AmpUsageError for a module, or another object, in place of a function that creates
+        it, and on a fake device, where nothing is computed.
         """
         import torch
 

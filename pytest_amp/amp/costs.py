@@ -132,7 +132,7 @@ class CostChecks(Bound):
         return Interval(before.interval[0], before.value, before.interval[1], 0)
 
     def check_casts(self, case: Case, *, most: int | None = None) -> Census:
-        """Compare the casts of one training step of ``case`` with those that autocast's rules ask for.
+        """Compare the casts of one training step of ``case`` with those that autocast's rules require.
 
         Every copy between dtypes that the forward and the backward pass make, however small, is counted, with the
         weight cache and without it; the optimizer's step is not part of it. The casts must be those of the same step

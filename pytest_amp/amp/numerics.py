@@ -39,7 +39,7 @@ class NumericChecks(Bound):
 
         ``tolerance``, or else the marker's, replaces the predicted rounding as what every error may be (relative L2),
         and leaves out the comparisons with rounding models and with manual casts. --amp-tolerance-scale
-        multiplies either. Each error is observed as ``<case>/<tensor>``, beside what was allowed. Raises AmpFailure.
+        multiplies either. Each error is observed as ``<case>/<tensor>``, with the allowed error. Raises AmpFailure.
         """
         from pytest_amp import cases
         from pytest_amp.numerics.gradients import check_gradients

@@ -157,9 +157,8 @@ def run(setup: Setup, *, low: bool, companion: int | None = None, inspect: Inspe
     A ``companion`` is a float32 run perturbed by noise of the size of low-precision rounding. With d four unit
     roundoffs of the low dtype, in each step each weight is multiplied by 1 + d e, e uniform in [-1, 1], and to each
     gradient noise is added, normal and of the relative L2 size d. The change of the step is added to the unperturbed
-    weights. (Noise on weights alone is not enough: Adam's first step is the sign of a gradient, and the sign of a
-    gradient near zero is arbitrary.) Steps that a scaler skips are repeated, so that the n-th step is the n-th update in
-    each run.
+    weights. (Noise on weights alone is not enough: Adam's first step is the sign of a gradient, which is arbitrary
+    near zero.) Steps that a scaler skips are repeated, so that the n-th step is the n-th update in each run.
     """
     if setup.steps < 2:
         raise AmpUsageError(f"steps={setup.steps}; a trajectory has two at least")

@@ -56,7 +56,7 @@ exec {} "$@"
 """
 
 
-@pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ that could play an older one")
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ to wrap as an older one")
 def test_a_compiler_that_does_not_know_the_widest_vectors_will_do(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -97,7 +97,7 @@ def test_a_lost_cache_is_named() -> None:
             out: torch.Tensor = self.layer(x)
             return out
 
-    with pytest.raises(AmpFailure, match="other casts than autocast's rules ask for") as failure:
+    with pytest.raises(AmpFailure, match="other casts than autocast's rules require") as failure:
         check_casts(case(Again, 4, 16), where(), unheeded)
     assert "layer.weight" in str(failure.value)
 

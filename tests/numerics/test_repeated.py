@@ -1,4 +1,4 @@
-"""Steps that compute something else each time are red: the difference of two runs would be taken for rounding."""
+"""Steps that compute something else each time are red: the difference of two runs would pass as rounding."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def _of_step(prediction: Prediction, compared: Sequence[Compared], u: float) -> 
     """Note the global verdict's measures, as ``check_gradients`` has them."""
     followed = prediction.predicted is not None
     for tensor in compared:
-        kind = "tensor's error" if followed else "tensor's error beside hand casts"
+        kind = "tensor's error" if followed else "tensor's error with manual casts only"
         _now.note(kind, own(tensor.excess) / own(tensor.factor), tensor.name)
         _now.note("distance from float32", tensor.plain / (tensor.allowed_plain or math.inf), tensor.name)
         if followed and not prediction.unmodelled:
@@ -154,13 +154,17 @@ def pytest_configure() -> None:
         names = _manual_casts._different_bits(
             run, amp, frozenset(tensor.name for tensor in compared_tensors if not tensor.equal)
         )
-        _now.note("bits beside hand casts", YES if names else 0.0, f"{len(names)} of {len(compared_tensors)} tensors")
+        _now.note(
+            "bits that differ from manual casts",
+            YES if names else 0.0,
+            f"{len(names)} of {len(compared_tensors)} tensors",
+        )
         if _manual_casts.median_allowed(run, compared_tensors) is not None:
             _now.note(
-                "median distance beside hand casts", median_distance(compared_tensors) / tolerance.MEDIAN_DISTANCE, ""
+                "median distance from manual casts", median_distance(compared_tensors) / tolerance.MEDIAN_DISTANCE, ""
             )
         for tensor in compared_tensors:
-            _now.note("distance beside hand casts", tensor.distance / tolerance.WORST_DISTANCE, tensor.name)
+            _now.note("distance from manual casts", tensor.distance / tolerance.WORST_DISTANCE, tensor.name)
         try:  # which is checked last, if all else passes
             _gradients._check_hollow(run, amp)
         except AmpFailure as failure:

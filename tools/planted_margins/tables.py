@@ -209,7 +209,7 @@ def _local(operator: Mapping[str, Any]) -> str:
     """Describe the operator that is furthest from its model."""
     if not operator or operator["margin"] <= 1:
         return "silent" if operator else ""
-    error = f"off by {operator['float32']:.2g}" if operator["error"] is None else f"{operator['error']:.3g} times"
+    error = f"error {operator['float32']:.2g}" if operator["error"] is None else f"{operator['error']:.3g} times"
     equal = f"{operator['equal']:.2f} equal"
     return f"{operator['what']}: {'hollow, ' if operator['hollow'] else ''}{equal}, {error}"
 
