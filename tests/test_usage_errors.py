@@ -90,7 +90,10 @@ def test_it(amp):
             "check_gradients takes a case; this is of type Linear; amp.case*",
         ),
         ("amp.trace(torch.nn.Linear(4, 4))", "trace takes a case; this is of type Linear; amp.case*"),
-        ("amp.missing('gpu', 'it is not here')", "'gpu' is nothing that may be missing; expected device, dtype, *"),
+        (
+            "amp.missing('gpu', 'it is not here')",
+            "'gpu' is not a requirement that may be missing; expected device, dtype, *",
+        ),
         ("amp.check_dtypes(case(amp), ['head'])", "check_dtypes was given list; expected a dictionary such as *"),
         ("amp.check_dtypes(case(amp), {})", "check_dtypes was given no module; expected a dictionary such as *"),
         (

@@ -272,7 +272,9 @@ class Bound:
     def _missing(self, what: str, reason: str) -> NoReturn:
         """Fail the test, or skip it if --amp-allow-missing names ``what``; see ``SuiteAmp.missing``."""
         if what not in MAY_BE_MISSING:
-            raise AmpUsageError(f"{what!r} is nothing that may be missing; expected {', '.join(MAY_BE_MISSING)}")
+            raise AmpUsageError(
+                f"{what!r} is not a requirement that may be missing; expected {', '.join(MAY_BE_MISSING)}"
+            )
         if what not in self._config.allow_missing:
             raise AmpFailure(reason, accept=f"--amp-allow-missing={what} skips checks with missing requirements")
         self._item.stash[INFO] = replace(self._item.stash[INFO], allowed_missing=True)

@@ -184,7 +184,7 @@ _HEADER = """\
 #
 # A fingerprint has the different patterns that an entry's samples gave, with a semicolon between them, and behind each
 # of several its number of samples (x8; releases that were measured before samples were counted have none). A pattern is
-# what a sample returned with autocast off and on, for float32 and for low inputs:
+# what a sample returned with autocast off and on, for float32 and for low-precision inputs:
 #
 #     off, float32    off, low  |  on, float32    on, low        "| =": on is as off
 #

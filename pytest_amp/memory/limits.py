@@ -168,5 +168,5 @@ def _check_ceiling(passes: Passes, what: str, ratio: float, ceiling: float | Non
             now=passes.conditions.now(f"{ratio:.3g} times; {saved.bytes} bytes kept for backward ({_named(saved)})"),
             likely="activations are kept in float32, or in both dtypes"
             if wide
-            else "low copies of weights, which float32 has not, outweigh what activations save; less in larger batches",
+            else "low-precision copies of weights outweigh the savings of activations; less so in larger batches",
         )

@@ -60,16 +60,16 @@ CALLS: dict[str, Call] = {
 }
 
 
-def _function(model: nn.Module, **how: Any) -> Any:
-    @torch.compile(**how)
+def _function(model: nn.Module, **options: Any) -> Any:
+    @torch.compile(**options)
     def decorated(*args: Any, **kwargs: Any) -> Any:
         return model(*args, **kwargs)
 
     return decorated
 
 
-def _in_place(model: nn.Module, **how: Any) -> Any:
-    model.compile(**how)
+def _in_place(model: nn.Module, **options: Any) -> Any:
+    model.compile(**options)
     return model
 
 
@@ -78,7 +78,7 @@ COMPILED: dict[str, Callable[..., Any]] = {
     "module": torch.compile,
     "module.compile()": _in_place,
     "decorated function": _function,
-    "partial": lambda model, **how: torch.compile(functools.partial(model, beside=None), **how),
+    "partial": lambda model, **options: torch.compile(functools.partial(model, beside=None), **options),
 }
 
 MODES: dict[str, Callable[[], Any]] = {

@@ -130,7 +130,7 @@ def test_backward_inside_the_region_is_that_of_eager(amp: SuiteAmp, program: str
 
 @pytest.mark.parametrize("where", ["in the region", "in an island"])
 def test_large_results_are_those_of_eager(amp: SuiteAmp, where: str) -> None:
-    """Thousands of elements: float32 results keep every bit, as do low-precision ones and large weights' gradients."""
+    """Thousands of elements: float32 and low-precision results keep every bit, as do gradients of large weights."""
     device_type = amp.device.type
 
     def function(x: torch.Tensor, w: Tensors) -> Tensors:

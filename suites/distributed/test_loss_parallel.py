@@ -33,7 +33,7 @@ def test_losses_are_those_of_one_process(amp: SuiteAmp, ranks: RankGroup, case: 
     dtype = amp.dtype if arguments["low"] else torch.float32
     answers = ranks.ask(ranks_loss.loss, settings(amp, logits=dtype_name(dtype), region=arguments["region"]))
     for reduction in ranks_loss.REDUCTIONS:
-        batch = ranks_loss.given()
+        batch = ranks_loss.full_batch()
         logits = batch["logits"].to(dtype).double().requires_grad_()
         loss = f.cross_entropy(logits, batch["targets"], reduction=reduction)
         torch.autograd.backward(loss.sum())

@@ -24,7 +24,7 @@ class Reduction:
 
     function: Callable[..., Tensor]
     shapes: Callable[[int], tuple[tuple[int, ...], ...]]
-    low: bool = False  #: True if arguments are low-precision: with float32 ones, some devices sum in float32.
+    low: bool = False  #: True if arguments are low-precision: with float32 arguments, some devices sum in float32.
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:

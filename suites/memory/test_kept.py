@@ -174,7 +174,7 @@ KEPT: dict[str, Kept] = {
         functional.binary_cross_entropy_with_logits, "binary_cross_entropy_with_logits"
     ),
     # The logarithms of the probabilities, once, and the sum of the weights, one number. On CUDA cross_entropy_loss has
-    # no rule, and asks log_softmax for its input's own dtype, which stays low; nll_loss then keeps a float32 copy, too.
+    # no rule, and requests the input's own dtype from log_softmax, a low one; nll_loss then also saves a float32 copy.
     "cross_entropy": Kept(
         _of_classes, also={"float32": (ALL, 1)}, cuda=Kept(_of_classes, ALL, also={"float32": (ALL, 1)})
     ),

@@ -74,7 +74,7 @@ def _expected(
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_recurrent_layers_answer_as_they_did(amp: SuiteAmp, kind: str, form: str, *, packed: bool) -> None:
-    """Run float32 and low inputs, without a state or with one of either dtype, with gradients and without.
+    """Run float32 and low-precision inputs, without a state or with one of either dtype, with gradients and without.
 
     In pytorch/pytorch#45048, #88136, #116763 and #116925 some combination raises.
     """

@@ -69,7 +69,7 @@ class Hoarder(nn.Module):
 def test_census_of_two_layers(precision: Precision) -> None:
     observed = Noted()
     actual = check_casts(layers(), where(precision), observed.observe)
-    # Both layers: x, weight, bias in forward (the second x is low), weight and bias in backward; and the loss, twice.
+    # Both layers: x, weight, bias in forward (the second x is low-precision), weight and bias in backward. The loss, twice.
     assert (len(actual.forward), len(actual.backward)) == (3 + 2 + 1, 2 + 2 + 1)
     assert observed["it/casts"] == observed["it/casts without the cache"] == 11
     weight = next(cast for cast in actual.forward if cast.of == "0.weight")
@@ -123,8 +123,8 @@ def test_ceiling() -> None:
 
 
 def test_a_ceiling_that_copies_of_weights_break() -> None:
-    """Many weights and few rows: the additional memory is low-precision, and no activation is wide."""
-    with pytest.raises(AmpFailure, match="low copies of weights") as failure:
+    """Many weights and few rows: the additional memory is low-precision, and no activation is float32."""
+    with pytest.raises(AmpFailure, match="low-precision copies of weights") as failure:
         check_memory(layers(64), where(), unheeded, plain=layers(64), ceiling=0.9)
     assert re.search(r"now .* times; \d+ bytes kept for backward \(bfloat16 \d+\)", str(failure.value))
 

@@ -75,10 +75,10 @@ def test_deep_models_make_the_predicted_error(precision: Precision, attention: A
 
 
 def _case(loss: Callable[[nn.Module, Any], Any], build: Callable[[], nn.Module] | None = None) -> Case:
-    def made() -> nn.Module:
+    def created() -> nn.Module:
         return nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 16))
 
-    return Case("case", build or made, lambda: {"x": torch.randn(12, 16, requires_grad=True)}, loss)
+    return Case("case", build or created, lambda: {"x": torch.randn(12, 16, requires_grad=True)}, loss)
 
 
 @dataclass
