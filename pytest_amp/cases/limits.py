@@ -1,4 +1,4 @@
-"""Limits of a machine, so that a check leaves out or skips what does not run there."""
+"""Limits of a machine, so that a check omits or skips cases that do not run there."""
 
 from __future__ import annotations
 

@@ -49,8 +49,8 @@ def test_module_dtypes(amp: SuiteAmp, case: Case) -> None:
 MEDIAN_NOISE = 2.5
 WORST_NOISE = 6.0
 WORST_NOISE_OF_CELLS = 15.0
-#: BatchNorm's backward in bf16 on CUDA has a bf16-sized error of its own, which fp16 (2.1 to 3.3 u) has not: 4.5 to
-#: 7.6 u (H100, torch 2.11, 4 seeds).
+#: BatchNorm's backward in bf16 on CUDA makes an additional error of the size of bf16's rounding, 4.5 to 7.6 u in
+#: all; fp16 has 2.1 to 3.3 u (H100, torch 2.11, 4 seeds).
 WORST_NOISE_OF_BATCH_NORM = 12.0
 
 

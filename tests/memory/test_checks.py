@@ -69,7 +69,7 @@ class Hoarder(nn.Module):
 def test_census_of_two_layers(precision: Precision) -> None:
     observed = Noted()
     actual = check_casts(layers(), where(precision), observed.observe)
-    # Both layers: x, weight, bias in forward (the second x is low-precision), weight and bias in backward. The loss, twice.
+    # Both layers: x, weight, bias in forward (the second x is low-precision); both in backward; the loss twice.
     assert (len(actual.forward), len(actual.backward)) == (3 + 2 + 1, 2 + 2 + 1)
     assert observed["it/casts"] == observed["it/casts without the cache"] == 11
     weight = next(cast for cast in actual.forward if cast.of == "0.weight")
