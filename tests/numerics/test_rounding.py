@@ -65,7 +65,9 @@ def test_healthy_sums_pass() -> None:
 def test_rounded_sums_fail_and_grow_with_the_length() -> None:
     short, long, where = both(broken("linear", chunked))
     assert 1.5 < short.forward < long.forward
-    with pytest.raises(AmpFailure, match=r"linear, forward, makes .* times one rounding under autocast") as raised:
+    with pytest.raises(
+        AmpFailure, match=r"linear, forward, has .* times the error of one rounding under autocast"
+    ) as raised:
         check_reduction("linear", short, long, where, ignored)
     assert "one rounding, after accumulating in float32" in str(raised.value)
 

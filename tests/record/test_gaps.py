@@ -34,7 +34,7 @@ GAPS = {
     "one target less": (
         _of(["cpu/bf16", "cpu/fp16"]),
         _of(["cpu/bf16"]),
-        "rules: the new run did not run whole the tests of 2 facts of the old record (cpu-fp16)",
+        "rules: the new run did not run all tests of 2 facts of the old record (cpu-fp16)",
     ),
     "interrupted": (
         _of(["cpu/bf16"]),

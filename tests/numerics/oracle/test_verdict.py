@@ -133,7 +133,7 @@ def test_the_worst_kind_comes_first() -> None:
         replace(WIDE, expected_dtype=BF16),
     ]
     actual = [fault.what for fault in faults((observed(kind) for kind in kinds), BF16)]
-    assert [what.split(" ")[0] for what in actual] == ["returned", "returned", "returned", "is", "equals"]
+    assert [what.split(" ")[0] for what in actual] == ["returned", "returned", "returned", "has", "equals"]
     assert actual[0] == "returned float32"
     assert actual[1] == "returned float32 with values of bfloat16 alone"
 
@@ -146,4 +146,4 @@ def test_how_it_is_called() -> None:
 def test_values_that_are_no_rounding_are_told_from_those_that_round_twice() -> None:
     garbage, twice = replace(LOW, error=50.0), replace(LOW, error=2e-3)
     actual = [fault_of(observed(values), values, BF16, 1.0) for values in (garbage, twice)]
-    assert [fault is not None and "its kernel is wrong" in fault.likely for fault in actual] == [True, False]
+    assert [fault is not None and "the kernel is wrong" in fault.likely for fault in actual] == [True, False]
