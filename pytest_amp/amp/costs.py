@@ -161,7 +161,7 @@ class CostChecks(Bound):
 
         - they are as many and as large as with manual casts by autocast's rules (left out on a device type whose rules
           are not known), and at most ``ceiling`` times what float32 keeps;
-        - after each of four steps as much is held as after the one before;
+        - memory in use is the same after each of four steps;
         - on an accelerator whose allocator counts, the most that a step allocates beyond what was there is at most
           ``peak_ceiling`` times float32's; elsewhere ``peak_ceiling`` is refused.
 
