@@ -228,7 +228,7 @@ class Notes:
 
 
 @dataclass(frozen=True)
-class Measured:
+class HealthyWork:
     """Healthy work with its references: its first measurement, and a floor derived from it."""
 
     bench: Bench
@@ -243,7 +243,7 @@ class Measured:
         notes.add(self.demand.name, kind, injected.name, _row(result, seconds, self.before, kind))
 
 
-def first_measured(bench: Bench, name: str, notes: Notes) -> Measured:
+def first_measured(bench: Bench, name: str, notes: Notes) -> HealthyWork:
     """Measure healthy work for the first time."""
     kind = bench.kind
     demand = Demand(name, 0.0, "tf32", kind, plan=Plan(budget=SECONDS[kind], warm_up=0.1))
@@ -254,10 +254,10 @@ def first_measured(bench: Bench, name: str, notes: Notes) -> Measured:
             break
     interval = result.verdict.interval
     floored = replace(demand, floor=SHARES[kind] * interval.median)
-    return Measured(bench, floored, interval, result.candidate_median)
+    return HealthyWork(bench, floored, interval, result.candidate_median)
 
 
-def slowdowns(work: Measured, device: Device) -> tuple[Injected, ...]:
+def slowdowns(work: HealthyWork, device: Device) -> tuple[Injected, ...]:
     """Those of the decoder."""
     return (
         *(Injected(f"{s:.0%} longer", step=busier(s, work.took, device)) for s in LONGER[work.bench.kind]),
