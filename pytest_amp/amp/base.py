@@ -214,9 +214,9 @@ class Bound:
             check_written(observation)
         except ValueError as error:
             raise AmpUsageError(str(error)) from None
-        return self._kept(observation)
+        return self._add(observation)
 
-    def _kept(self, observation: Observation) -> Observation:
+    def _add(self, observation: Observation) -> Observation:
         """Add an observation to the test and compare it with the baseline. Raises AmpFailure where they disagree."""
         baseline = self._session.baseline
         if baseline is not None:

@@ -68,10 +68,10 @@ def own_frames(error: BaseException, trace: TracebackType | None = None) -> list
     """
     stopped = _stopped(error)
     part = stopped.__traceback__ if trace is None or stopped is not error else trace
-    return list(_own(traceback.extract_tb(part)))
+    return list(_user_frames(traceback.extract_tb(part)))
 
 
-def _own(frames: traceback.StackSummary) -> Iterator[traceback.FrameSummary]:
+def _user_frames(frames: traceback.StackSummary) -> Iterator[traceback.FrameSummary]:
     for frame in frames:
         path = Path(frame.filename)
         python = path.is_relative_to(_PYTHON) and not _is_installed(frame)

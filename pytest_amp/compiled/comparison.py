@@ -76,8 +76,8 @@ class _Run:
         return eager, replace(
             compiled,
             outputs={name: value.clone() for name, value in compiled.outputs.items()},
-            gradients=_kept(compiled.gradients, eager.gradients),
-            inputs=_kept(compiled.inputs, eager.inputs),
+            gradients=_used_gradients(compiled.gradients, eager.gradients),
+            inputs=_used_gradients(compiled.inputs, eager.inputs),
         )
 
     def _eager(self, realised: Realised, seed: int, loss_scale: float) -> Step:
@@ -119,7 +119,7 @@ def _has_drawn(device: torch.device, seed: int) -> bool:
     )
 
 
-def _kept(
+def _used_gradients(
     tensors: Mapping[str, torch.Tensor | None], eager: Mapping[str, torch.Tensor | None]
 ) -> dict[str, torch.Tensor | None]:
     """Copy the gradients of a compiled step, without those that are zero where eager has none.

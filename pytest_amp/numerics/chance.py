@@ -118,7 +118,7 @@ def check_dtypes_given(run: CaseRun, compared: Sequence[Compared], observe: Obse
 
 def _other_dtypes(run: CaseRun) -> tuple[str, str, str] | None:
     """Return the first operator whose argument dtypes differ from those of manual casts: its name, and both dtypes."""
-    actual, known = _given(run, run.conditions.region), _given(run, run.prediction.region)
+    actual, known = _count_calls(run, run.conditions.region), _count_calls(run, run.prediction.region)
     for operator, dtypes in sorted(actual - known):
         expected = next((other for name, other in sorted(known - actual) if name == operator), None)
         if expected is not None:
@@ -126,7 +126,7 @@ def _other_dtypes(run: CaseRun) -> tuple[str, str, str] | None:
     return None
 
 
-def _given(run: CaseRun, region: Region) -> Counter[tuple[str, str]]:
+def _count_calls(run: CaseRun, region: Region) -> Counter[tuple[str, str]]:
     """Count the calls of each operator by dtypes in a step inside ``region``, except casts and views."""
     counted: Counter[tuple[str, str]] = Counter()
 

@@ -111,12 +111,14 @@ def _run(training: Training, nonfinite_buffers: Collection[str]) -> tuple[float,
     scale = _largest_scale(training) / _peak(bad, steps)
     for _ in range(_RUNS - 1):
         with contextlib.suppress(_OwnOverflow):
-            return scale, _seen(training, nonfinite_buffers, steps, scale, again=True)
+            return scale, _run_iterations(training, nonfinite_buffers, steps, scale, again=True)
         scale *= _LESS
-    return scale, _seen(training, nonfinite_buffers, steps, scale, again=False)
+    return scale, _run_iterations(training, nonfinite_buffers, steps, scale, again=False)
 
 
-def _seen(training: Training, nonfinite_buffers: Collection[str], steps: int, scale: float, *, again: bool) -> _Seen:
+def _run_iterations(
+    training: Training, nonfinite_buffers: Collection[str], steps: int, scale: float, *, again: bool
+) -> _Seen:
     """Run the iterations and return their results. Raises _OwnOverflow if another run may follow (``again``)."""
     bad, observed = {*training.overflow_gradients_at, *training.overflow_activations_at}, _Seen()
     for iteration, step in _guarded(training, steps, scale):

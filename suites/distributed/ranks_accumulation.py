@@ -23,7 +23,7 @@ def micro_batch(rows: Mapping[str, torch.Tensor], number: int, of: int) -> Tenso
     return {name: value[number::of] for name, value in rows.items()}
 
 
-def _made(model: nn.Module, rank: Rank, settings: Mapping[str, Any]) -> Any:
+def _wrapped(model: nn.Module, rank: Rank, settings: Mapping[str, Any]) -> Any:
     if settings["unit"] == "DDP":
         return data_parallel(model, rank, settings.get("options", {}))
     return {"FSDP1": wrapped, "FSDP2": sharded}[settings["unit"]](model, rank, settings["policy"])
@@ -43,7 +43,7 @@ def _reducing(parallel: Any, *, on: bool) -> Any:
 def accumulate(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Run a backward pass for each entry of ``reduced``, which says whether it reduces: calls of each, and the sum."""
     model, rows = model_and_rows(rank, settings)
-    parallel = _made(model, rank, settings)
+    parallel = _wrapped(model, rank, settings)
     plan = settings["reduced"]
     gradients_of_steps = []
     for number, on in enumerate(plan):

@@ -49,7 +49,7 @@ def wrapped(model: nn.Module, rank: Rank, policy: Mapping[str, Any]) -> Any:
 
 
 @contextlib.contextmanager
-def _seen(model: nn.Module) -> Iterator[dict[str, str]]:
+def _recorded_dtypes(model: nn.Module) -> Iterator[dict[str, str]]:
     """Record the dtypes of a linear layer's weight, input and output."""
     dtypes: dict[str, str] = {}
 
@@ -90,7 +90,7 @@ def step_of_one_unit(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def _stepped(parallel: nn.Module, rows: Any, rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Run one step, and return the observations that FSDP1 and FSDP2 share."""
-    with recorded_collectives() as calls, _seen(parallel) as layer_dtypes:
+    with recorded_collectives() as calls, _recorded_dtypes(parallel) as layer_dtypes:
         outputs = backward(parallel, rows, lambda: rank.autocast(low_dtype(settings), enabled=settings["region"]))
     return {
         "loss": float(outputs["loss"]),

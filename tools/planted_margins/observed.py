@@ -193,7 +193,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         globals()["_now"] = Measured()
     if report.when == "call" or not report.passed:
         _observed(item)
-        message = getattr(report, "wasxfail", "") or ("" if call.excinfo is None else _said(call.excinfo.value))
+        message = getattr(report, "wasxfail", "") or ("" if call.excinfo is None else _message_of(call.excinfo.value))
         _found[item.nodeid] = {
             "outcome": "xfailed" if hasattr(report, "wasxfail") else report.outcome,
             "says": (message.splitlines() or [""])[0],
@@ -205,7 +205,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     return report
 
 
-def _said(error: BaseException) -> str:
+def _message_of(error: BaseException) -> str:
     """Return the message, with the kind of error unless tests usually raise it: it may have another cause."""
     is_verdict = isinstance(error, (AmpFailure, AssertionError))
     return str(error).strip() if is_verdict else f"{type(error).__name__}: {error}"

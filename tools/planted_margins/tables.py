@@ -150,10 +150,10 @@ def _words(report: Report) -> Iterator[tuple[str, ...]]:
         test = next(
             (measure.test for measure in both.values() if measure is not None and not measure.measure), next(iter(rows))
         )
-        yield f"`{name}`", _case(test), *(_said(rows, name, dtype, measure) for dtype, measure in both.items())
+        yield f"`{name}`", _case(test), *(_outcome_text(rows, name, dtype, measure) for dtype, measure in both.items())
 
 
-def _said(rows: Found, name: str, dtype: str, best: Telling | None) -> str:
+def _outcome_text(rows: Found, name: str, dtype: str, best: Telling | None) -> str:
     if best is not None:
         return "see above" if best.measure else _sentence(rows[best.test]["says"])
     here = [test for test in rows if _dtype(test) == dtype]
