@@ -56,7 +56,7 @@ class _Run:
 
     def describe(self, name: str) -> str:
         """Return the name of a tensor in failures."""
-        return f"{self.case.name}, compiled ({self.how}): {in_words(name)} under {self.conditions}"
+        return f"{self.case.name}, compiled ({self.compilation}): {in_words(name)} under {self.conditions}"
 
     def compiled_step(self, seed: int, loss_scale: float) -> Step:
         """Run one compiled step, next to one in eager."""
@@ -146,7 +146,8 @@ def _first(run: _Run, loss_scale: float) -> tuple[Step, Step, int]:
     graphs = compiled_graphs() - before
     if not graphs:
         raise AmpFailure(
-            f"{run.case.name}: torch.compile ({run.how}) compiled nothing, so there is nothing to compare with eager",
+            f"{run.case.name}: torch.compile ({run.compilation}) compiled nothing, so there is nothing to compare with "
+            "eager",
             now="no graph was handed to the back end",
             likely="TORCH_COMPILE_DISABLE or TORCHDYNAMO_DISABLE is set, or the function is one that Dynamo skips",
         )
@@ -287,7 +288,8 @@ def _check_least(run: _Run, compared: Sequence[Compared], u: float) -> None:
     median = statistics.median(tensor.excess_over_noise(u) for tensor in large) if large else 1.0
     if median < tolerance.LEAST:
         raise AmpFailure(
-            f"{run.case.name}, compiled ({run.how}): {median:.2g} of the noise from float64 under {run.conditions}",
+            f"{run.case.name}, compiled ({run.compilation}): {median:.2g} of the noise from float64 "
+            f"under {run.conditions}",
             label_before="rule",
             before=f"{tolerance.LEAST} at least in the median of {len(large)} tensors, 1 where each kernel rounds",
             now=run.conditions.now("it is more exact than the low dtype allows"),

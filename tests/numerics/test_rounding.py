@@ -107,7 +107,7 @@ def test_every_row_of_the_table_has_a_source() -> None:
     ],
 )
 def test_each_length_and_direction_is_held(short: Roundings, long: Roundings, direction: str) -> None:
-    with pytest.raises(AmpFailure, match=f"linear, {direction}, makes"):
+    with pytest.raises(AmpFailure, match=f"linear, {direction}, has"):
         check_reduction("linear", short, long, Conditions(CPU, BF16), ignored)
     check_reduction("linear", short, long, Conditions(CPU, BF16, tolerance_scale=1.1), ignored)
 
