@@ -1,4 +1,4 @@
-"""Known faults of torch: a file beside the packages of families says which tests are expected to fail, and where."""
+"""Known faults of torch: a file next to the families lists the tests that are expected to fail, and where."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ class Bench:
     """One piece of work on one device, measured as the gate measures it."""
 
     def __init__(self, device: Device, case: Case, kind: str, floors: tuple[Row, ...], low: Precision) -> None:
-        """In ``low``, over TF32; ``floors`` are calibrations beside those of the package."""
+        """In ``low``, over TF32; ``floors`` are calibrations in addition to those of the package."""
         self.device, self.case, self.kind, self.floors, self.low = device, case, kind, floors, low
         self.clock = checked_clock(device)
 

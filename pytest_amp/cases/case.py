@@ -57,8 +57,8 @@ class Case:
         """The module and the batch on the CPU, each made after seeding torch with ``seed``.
 
         Parameters of lazy modules are made by one forward pass in evaluation mode. Raises AmpUsageError if ``build``
-        makes no module, or one without data, and if ``batch`` makes what can be looked into once only; AmpFailure if
-        one of them or that pass raises.
+        returns no module, or one without data, or if ``batch`` returns an iterator or a set; AmpFailure if one of them
+        or that pass raises.
         """
         with torch.random.fork_rng(devices=[]):
             model = self._call("build", self.build, seed)

@@ -131,8 +131,8 @@ def _of_range(call: torch_private.Dispatched, exact: torch.Tensor, result: torch
     if size > _largest(result.dtype):
         return Cause(f"overflow: up to {size:.3g} in {share}", f"{dtype} ends at {_largest(result.dtype):.5g}", advice)
     return Cause(
-        f"{share} are not finite, whose exact values are {size:.3g} at most",
-        f"the operator's own kernel: what it keeps on its way is beyond {dtype}, or it is wrong",
+        f"{share} are not finite; their exact values are at most {size:.3g}",
+        f"the kernel: an intermediate result exceeds the range of {dtype}, or the kernel is wrong",
         advice,
     )
 

@@ -38,7 +38,7 @@ def expect_repeatable(case: Case, realised: Realised, fp32: Step, conditions: Co
         raise AmpFailure(
             f"{case.name}: the step computes something else each time under {conditions}",
             label_before="rule",
-            before="with one seed a step has one result; what two runs differ by would be taken for rounding",
+            before="with one seed a step has one result; the difference of two runs would pass as rounding",
             now=conditions.now("neither mixed precision nor float32 repeats itself"),
             likely=f"{_UNSEEDED}, or a count that outlives the step",
         )

@@ -157,10 +157,10 @@ def _of_entries(observation: Observation, observations: Iterable[Observation]) -
     """Return the added and removed entries of the fingerprint, for their count."""
     if (observation.family, observation.name) != ("fingerprint", "entries"):
         return None
-    beside = [entry for entry in observations if (entry.family, entry.target) == ("fingerprint", observation.target)]
+    entries = [entry for entry in observations if (entry.family, entry.target) == ("fingerprint", observation.target)]
     return _moved(
-        [entry.name for entry in beside if entry.verdict is Verdict.NEW],
-        [entry.name for entry in beside if entry.verdict is Verdict.GONE],
+        [entry.name for entry in entries if entry.verdict is Verdict.NEW],
+        [entry.name for entry in entries if entry.verdict is Verdict.GONE],
     )
 
 

@@ -36,10 +36,10 @@ class Called(nn.Module):
         self.first, self.dropout, self.second = nn.Linear(16, 24), nn.Dropout(0.5), nn.Linear(24, 8)
 
     def forward(
-        self, x: torch.Tensor | None = None, *, beside: torch.Tensor | None = None, nested: Any = None
+        self, x: torch.Tensor | None = None, *, extra_argument: torch.Tensor | None = None, nested: Any = None
     ) -> torch.Tensor:
         """Shapes: (rows, 16) for each input, to (rows, 8)."""
-        for extra in [beside, *(nested.values() if isinstance(nested, dict) else nested or ())]:
+        for extra in [extra_argument, *(nested.values() if isinstance(nested, dict) else nested or ())]:
             if extra is not None:
                 x = extra if x is None else x + extra
         assert x is not None
@@ -52,8 +52,8 @@ Call = Callable[[Any, torch.Tensor], torch.Tensor]
 CALLS: dict[str, Call] = {
     "by position": lambda f, x: f(x),
     "by keyword": lambda f, x: f(x=x),
-    "by position and keyword": lambda f, x: f(x, beside=2 * x),
-    "keywords only": lambda f, x: f(beside=x),
+    "by position and keyword": lambda f, x: f(x, extra_argument=2 * x),
+    "keywords only": lambda f, x: f(extra_argument=x),
     "a list": lambda f, x: f(x, nested=[x, 2 * x]),
     "a dictionary": lambda f, x: f(nested={"a": x, "b": -2 * x}),
     "a named tuple": lambda f, x: f(nested=Pair(x, 2 * x)),
@@ -78,7 +78,7 @@ COMPILED: dict[str, Callable[..., Any]] = {
     "module": torch.compile,
     "module.compile()": _in_place,
     "decorated function": _function,
-    "partial": lambda model, **options: torch.compile(functools.partial(model, beside=None), **options),
+    "partial": lambda model, **options: torch.compile(functools.partial(model, extra_argument=None), **options),
 }
 
 MODES: dict[str, Callable[[], Any]] = {

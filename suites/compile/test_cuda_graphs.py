@@ -109,5 +109,5 @@ def test_a_replay_casts_the_weights_of_today(amp: SuiteAmp, needs: Callable[[str
         scaler.update()
         # Two consecutive roundings of one product each.
         bound = 2 * tolerance.CERTAIN * amp.precision.u * amp.config.tolerance_scale
-        assert relative_error(copy, expected) <= bound, f"call {call} computes with other weights than eager"
+        assert relative_error(copy, expected) <= bound, f"call {call} does not compute with the weights of eager"
     assert cuda_graph_trees(_index(amp)) > 0, "no CUDA graph was recorded"

@@ -195,7 +195,7 @@ def used_late(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
     return {"gradients": on_cpu(gradients(parallel))}
 
 
-def beside_tensor_parallel(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
+def with_tensor_parallel(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Combine FSDP2 with tensor parallelism on a two-dimensional mesh; return the all-reduces of backward."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard

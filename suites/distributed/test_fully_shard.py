@@ -116,7 +116,7 @@ def test_a_layer_that_is_used_late_is_reduced_with_the_others(amp: SuiteAmp, ran
 
 def test_reductions_beside_tensor_parallel_layers_too(amp: SuiteAmp, ranks: RankGroup) -> None:
     """Run a layer norm on parts of a sequence: its gradient is summed over the other mesh, in the requested dtype."""
-    for answer in ranks.ask(ranks_fsdp.beside_tensor_parallel, _settings(amp, "low, reduced in float32")):
+    for answer in ranks.ask(ranks_fsdp.with_tensor_parallel, _settings(amp, "low, reduced in float32")):
         assert answer["sent"], "nothing was reduced over the other mesh"
         assert {tuple(call) for call in answer["sent"]} == {("all_reduce", "float32")}
 

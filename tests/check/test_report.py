@@ -83,13 +83,13 @@ def test_entries_have_what_was_said() -> None:
 
 
 def test_report_is_one_page(capsys: pytest.CaptureFixture[str]) -> None:
-    checks = (CheckLine("gradients", "pass", 0.67, "beside float64", 1.25),)
+    checks = (CheckLine("gradients", "pass", 0.67, "compared with float64", 1.25),)
     dtypes = {f"layers.{number}": "bfloat16" for number in range(40)} | {"": "float32"}
     report = Report("it", checks, ENTRIES[:1], ENTRIES[1:2], dtypes, Cost(3, 2048, 512, 0.5))
     report.print()
     text = capsys.readouterr().out
     assert "it: 1 warning" in text
-    assert "gradients  pass     67%     1.2 s  beside float64" in text
+    assert "gradients  pass     67%     1.2 s  compared with float64" in text
     assert "accepted by expect=" in text
     assert "and 28 more" in text
     assert "the model" in text

@@ -33,7 +33,7 @@ class Spectral(nn.Module):
     """Fourier layer between two Linear: complex weights and a complex buffer."""
 
     def __init__(self, damage: Callable[[Tensor], Tensor] = lambda weight: weight) -> None:
-        """Take a function ``damage`` that changes the weights on their way to the product."""
+        """Store ``damage``, a function that changes the weights before the product."""
         super().__init__()
         self.up, self.down, self.damage = nn.Linear(16, 16), nn.Linear(16, 8), damage
         self.spectrum = nn.Parameter(torch.randn(9, 9, dtype=torch.complex64) / 4)
@@ -165,7 +165,7 @@ def sparse(layout: str, tensor: Tensor) -> Tensor:
 
 
 class Sparse(nn.Module):
-    """Linear layer beside a sparse buffer; its output is sparse, too."""
+    """Linear layer with a sparse buffer; its output is sparse, too."""
 
     def __init__(self, layout: str) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Subject that a check names for an error: the case, if its step alone raises as well, or code beside it."""
+"""Subject that a check names for an error: the case, if its step alone raises, too, or other code of the test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Known reasons in this package's data are printed beside a change, and no others."""
+"""Known reasons in this package's data are printed with a change, and no others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Process that computes beside the one that times, on a real GPU: neither a green nor a red verdict on speed."""
+"""Process that computes while another one times, on a real GPU: neither a green nor a red verdict on speed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measurements of tests on the way to a verdict: a plugin, ``-p tools.planted_margins.observed``.
+"""Plugin that records the measurements of tests before their verdict: ``-p tools.planted_margins.observed``.
 
 ``MARGINS`` names a JSON file to be written. It has an entry for each test that has run: its outcome, its message,
 noise, excess and distance of its step, the operator that is furthest from its model, and the margin of each measure of

@@ -23,8 +23,8 @@ def by_vectors(operation: Operation) -> list[Any]:
     """Compute ``aten::prod`` and ``prod.dim_int``: contiguous elements by vectors, strided elements sequentially."""
     if not _is_kept_low(operation):
         return operation.once()
-    rows, beside = _rows(operation)
-    return _shaped(operation, _one_after_the_other(operation, _of_vectors(operation, rows) if beside else rows))
+    rows, contiguous = _rows(operation)
+    return _shaped(operation, _one_after_the_other(operation, _of_vectors(operation, rows) if contiguous else rows))
 
 
 def sequential(operation: Operation) -> Iterator[list[Any]]:

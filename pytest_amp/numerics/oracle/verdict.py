@@ -8,7 +8,7 @@ float32's error of the float64 value. This gives the following bounds:
   independent roundings of the same size give sqrt(2). EXCESS is 1.25, between 1 and sqrt(2). The largest measured ratio
   is 1.17, for a rounded variance of 49 values, and 1.05 otherwise (torch 2.13, CPU, 112 cases, 5 seeds).
 - Share of elements equal to the model's: all but those near a midpoint. For a tenth of the elements (SHARE) to differ,
-  float32 sums would have to be off by 0.05 ulp of the low dtype, which is 400 float32 roundings in fp16 and 3000 in
+  float32 sums would need an error of 0.05 ulp of the low dtype, which is 400 float32 roundings in fp16 and 3000 in
   bf16; a second rounding changes a quarter of the elements or more. For cancelling sums nearly a tenth may differ
   without a larger error, so a small share of equal elements is a fault only if the excess is above SHARE_EXCESS.
 - Nondeterministic reduction (``ANY_ORDER``): its error is an independent draw of the model's, and may be larger by

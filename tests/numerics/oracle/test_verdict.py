@@ -73,7 +73,7 @@ def test_an_error_below_one_rounding_of_few_elements_is_measured_by_that() -> No
 
 
 def test_a_share_that_is_not_the_models() -> None:
-    """Judge a share beside an error that is slightly larger, of enough elements, and with a model of its elements."""
+    """Judge a share if the error is slightly larger, of enough elements, and with a model of its elements."""
     few = replace(LOW, equal=int(SHARE * 1000) - 10, error=1.01 * SHARE_EXCESS * LOW.ideal)
     assert fault_text(few) == "equals its model in 89% of its elements"
     assert fault_text(replace(few, equal=int(SHARE * 1000) + 10)) is None
