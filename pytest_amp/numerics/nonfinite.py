@@ -96,8 +96,8 @@ def origin_in_step(  # noqa: PLR0913  # keywords of one step
     origins = _recorded(case, realised, device, region, seed, loss_scale, hidden=hidden)
     if not origins.records:
         return None
-    wide = _recorded(case, realised, device, contextlib.nullcontext, seed, loss_scale, hidden=True)
-    return origins.first(without=wide)
+    float32_records = _recorded(case, realised, device, contextlib.nullcontext, seed, loss_scale, hidden=True)
+    return origins.first(without=float32_records)
 
 
 @contextlib.contextmanager

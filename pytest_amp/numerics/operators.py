@@ -80,14 +80,14 @@ def measure_operator(
     # A float32 result of float32 inputs that has low-precision values only was rounded, even if its prediction has
     # low-precision values only, too.
     kept_low = any(call.model.name is ModelName.RUNNING_SUM and low in call.given for call in observer.observed_calls)
-    wide = any(x.dtype == torch.float32 for x in arguments) and not kept_low
+    takes_float32 = any(x.dtype == torch.float32 for x in arguments) and not kept_low
     excess = {key: _excess(value, model[key], known[key], low) for key, value in actual.items()}
     hollow = (
         key
         for key, value in actual.items()
         if value.dtype not in LOW
         and is_hollow(value, low)
-        and (wide or not is_hollow(model[key].to(torch.float32), low))
+        and (takes_float32 or not is_hollow(model[key].to(torch.float32), low))
     )
     if predictors[1].unmodelled:
         excess = {}  # the rounding of the kernels is known only up to a factor, which the faults respect

@@ -36,9 +36,9 @@ def _drawn(case: Case, conditions: Conditions, step: Callable[[int], Step]) -> I
     for seed in range(conditions.seed + 1, conditions.seed + conditions.draws):
         realised = realise(case, conditions, seed=seed)
         exact = exact_step(case, realised, conditions.device, seed=seed)
-        wide = run_float32(case, realised.on(conditions.device.torch_device), seed=seed)
+        fp32 = run_float32(case, realised.on(conditions.device.torch_device), seed=seed)
         result = step(seed)
-        yield step_errors(result, exact, exact), step_errors(result, wide, exact)
+        yield step_errors(result, exact, exact), step_errors(result, fp32, exact)
 
 
 def over_seeds(drawn: Iterable[float | None]) -> tuple[float, ...] | None:

@@ -33,14 +33,14 @@ def check_parts(training: Training) -> None:
     are clipped before they are unscaled. The check is skipped if the step does not run in float32, or opens a region
     itself. Raises AmpFailure.
     """
-    wide = replace(training, low=False, overflow_gradients_at=(), overflow_activations_at=())
-    plain, scaled = _first(wide, 1.0), _first(wide, SCALE)
+    float32_training = replace(training, low=False, overflow_gradients_at=(), overflow_activations_at=())
+    plain, scaled = _first(float32_training, 1.0), _first(float32_training, SCALE)
     if plain is None or scaled is None or plain.regions or scaled.regions:
         return
     distance = distance_of(plain.seen, scaled.seen)
     if distance <= DISTANCE:
         return
-    if not distance_of(plain.seen, _seen_again(wide)) <= DISTANCE:
+    if not distance_of(plain.seen, _seen_again(float32_training)) <= DISTANCE:
         return  # it also differs at one scale: random numbers that torch does not seed
     lines = scaled.unscaled_lines
     if lines:
@@ -109,7 +109,7 @@ def distance_of(left: list[torch.Tensor], right: list[torch.Tensor]) -> float:
 
 def lines_that_read_gradients(training: Training) -> list[str]:
     """Return the lines that read gradients after a backward pass and before the scaler's next call."""
-    wide = replace(training, low=False, overflow_gradients_at=(), overflow_activations_at=())
+    float32_training = replace(training, low=False, overflow_gradients_at=(), overflow_activations_at=())
     lines: dict[str, None] = {}
     running: list[Iteration] = []
 
@@ -123,7 +123,7 @@ def lines_that_read_gradients(training: Training) -> list[str]:
             lines.setdefault(line)
 
     with suppress(Exception), _reads_of_gradients(read):
-        list(wide.iterations(1, SCALE, UpdateRule(), running.append))
+        list(float32_training.iterations(1, SCALE, UpdateRule(), running.append))
     return list(lines)
 
 

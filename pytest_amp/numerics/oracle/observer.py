@@ -229,7 +229,7 @@ class Observer:
             same |= (values - predicted).abs() <= flips(predicted)
         if lost * real.numel() ** 0.5 > _NEGLIGIBLE * size:
             same |= (values - predicted).abs() <= lost
-        is_float32_or_64 = real.dtype in (torch.float32, torch.float64)
+        can_be_hollow = real.dtype in (torch.float32, torch.float64)
         return Agreement(
             dtype=real.dtype,
             expected_dtype=expected,
@@ -237,7 +237,7 @@ class Observer:
             equal=int(same.sum()),
             error=_norm(values - exact) / (size or 1.0),
             ideal=(_norm(predicted - exact) + lost * real.numel() ** 0.5) / (size or 1.0),
-            hollow=is_float32_or_64
+            hollow=can_be_hollow
             and _representable(values, self.low)
             and not _representable(exact, self.low)
             and bool(is_hollow(real, self.low)),

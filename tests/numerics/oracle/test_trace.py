@@ -118,7 +118,7 @@ def test_an_operator_in_another_dtype_is_seen() -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_fused_attention_is_seen_in_both_passes(dtype: torch.dtype) -> None:
     """Fused attention may draw random values, but not without dropout; sixteen keys are one AVX512 vector."""
-    case = next(wide_case for wide_case in wider_zoo() if wide_case.name == "attention_flash")
+    case = next(case_of_zoo for case_of_zoo in wider_zoo() if case_of_zoo.name == "attention_flash")
     trace = traced(case, dtype=dtype)
     name = "_scaled_dot_product_flash_attention_for_cpu"
     actual = rows(trace, name, "forward") + rows(trace, f"{name}_backward", "backward")
