@@ -18,9 +18,9 @@ UNSEEDED = "random numbers that torch does not seed (of a generator that seeds i
 class AmpFailure(pytest.fail.Exception):  # type: ignore[name-defined,misc]
     """A broken promise, in at most a dozen lines: what, before, now, likely cause, how to rerun and accept.
 
-    Like ``pytest.fail``, it is no ``Exception``: code under test that catches everything lets it
-    through. Each argument is one line; the plugin fills ``rerun`` with the failing test where it is
-    left out. ``label_before`` names what the check was held against: ``rule``, ``baseline``, ``exact``.
+    Like ``pytest.fail``, it is not an ``Exception``: code under test that catches those does not
+    catch it. Each argument is one line; the plugin fills ``rerun`` with the failing test where it is
+    left out. ``label_before`` names the reference of the check: ``rule``, ``baseline``, ``exact``.
     """
 
     def __init__(  # noqa: PLR0913  # the parts of the message
@@ -62,7 +62,7 @@ class AmpFailure(pytest.fail.Exception):  # type: ignore[name-defined,misc]
         return str(failure)
 
     def rerun_with(self, command: str) -> None:
-        """Say ``command`` where the check itself named none."""
+        """Set ``command`` if the check itself named none."""
         if self.parts["rerun"] is None:
             self.parts["rerun"] = command
             self.msg = self._text()

@@ -137,7 +137,7 @@ class Bound:
             raise AmpUsageError(f"better={better!r}; expected {', '.join(valid)}")
         finite = not isinstance(value, float) or math.isfinite(value)
         if better != "same" and not (finite and _is_number(value)):
-            raise AmpUsageError(f"{name}: {value!r} is no finite number, which better={better!r} compares")
+            raise AmpUsageError(f"{name}: {value!r} is not a finite number, which better={better!r} compares")
         if not finite:
             raise AmpUsageError(f"{name}: {value!r} says nothing, and would stay the same; expected a finite number")
         if interval is not None and (better == "same" or not _encloses(interval, value)):
@@ -178,7 +178,7 @@ class Bound:
         use()
         info = self._item.stash[INFO]
         if not isinstance(kind, str) or kind not in _KINDS:
-            raise AmpUsageError(f"kind={kind!r} is no kind of observation; expected {', '.join(_KINDS)}")
+            raise AmpUsageError(f"kind={kind!r} is not a kind of observation; expected {', '.join(_KINDS)}")
         try:
             key = make_key(info.family, self.device.key, self.precision.name, name)
             check_value(key, value)
@@ -214,9 +214,9 @@ class Bound:
             check_written(observation)
         except ValueError as error:
             raise AmpUsageError(str(error)) from None
-        return self._kept(observation)
+        return self._add(observation)
 
-    def _kept(self, observation: Observation) -> Observation:
+    def _add(self, observation: Observation) -> Observation:
         """Add an observation to the test and compare it with the baseline. Raises AmpFailure where they disagree."""
         baseline = self._run.baseline
         if baseline is not None:
@@ -272,9 +272,11 @@ class Bound:
     def _missing(self, what: str, reason: str) -> NoReturn:
         """Fail the test, or skip it if --amp-allow-missing names ``what``; see ``SuiteAmp.missing``."""
         if what not in MAY_BE_MISSING:
-            raise AmpUsageError(f"{what!r} is nothing that may be missing; expected {', '.join(MAY_BE_MISSING)}")
+            raise AmpUsageError(
+                f"{what!r} is not a requirement that may be missing; expected {', '.join(MAY_BE_MISSING)}"
+            )
         if what not in self._config.allow_missing:
-            raise AmpFailure(reason, accept=f"--amp-allow-missing={what} skips what cannot be looked at")
+            raise AmpFailure(reason, accept=f"--amp-allow-missing={what} skips checks with missing requirements")
         self._item.stash[INFO] = replace(self._item.stash[INFO], allowed_missing=True)
         pytest.skip(f"missing, as --amp-allow-missing allows: {reason}")
 
@@ -292,8 +294,8 @@ class Bound:
         returns a tensor with one element, or outputs by name in a dict, a dataclass or a named tuple, of which ``loss``
         is differentiated, or the sum of all where none is called so. Floating tensors of the batch that require a
         gradient have theirs compared, too. ``name`` is part of observation keys; without one it is the test's, with the
-        test's own parameters. Raises AmpUsageError for a module, or anything else that is no function, in place of one
-        that makes it, and on a fake device, where nothing is computed.
+        test's own parameters. Raises AmpUsageError for a module, or another object, in place of a function that creates
+        it, and on a fake device, where nothing is computed.
         """
         import torch
 

@@ -53,7 +53,7 @@ class CostChecks(Bound):
         - ``seconds``: what one measurement may take;
         - ``ceiling``: replaces the speedup that the card's peak rates allow.
 
-        With a baseline from the same hardware, the speedup may be no less than it was, but for the margin and 1 %
+        With a baseline from the same hardware, the speedup may be no less than it was, apart from the margin and 1 %
         (device), 3 % (a step that was calibrated and is quiet) or 6 % (step); docs/explanation/speed.md has the rule.
         Observed as ``<name>/over-<versus>/<kind>/speedup`` with its interval, and two times.
 
@@ -62,7 +62,7 @@ class CostChecks(Bound):
         keywords that cannot be. Returns the measurement.
         """
         from pytest_amp import cases, speed
-        from pytest_amp.numerics.running import ToldOf, ToldOfFunction
+        from pytest_amp.numerics.running import ErrorsOfCase, ErrorsOfFunction
 
         cases.expect_number("seconds", seconds, least=0, above=True)
         cases.expect_number("uncalibrated", uncalibrated, least=0)
@@ -79,7 +79,7 @@ class CostChecks(Bound):
             plan=speed.Plan(budget=seconds),
         )
         make_step = speed.step_maker(work, self.device, seed=self._config.seed, dtype=self.dtype, optimizer=optimizer)
-        options = ToldOf(work, self._conditions) if isinstance(work, cases.Case) else ToldOfFunction(name)
+        options = ErrorsOfCase(work, self._conditions) if isinstance(work, cases.Case) else ErrorsOfFunction(name)
         with options:
             return speed.check_speedup(make_step, demand, conditions, self._request)
 
@@ -132,7 +132,7 @@ class CostChecks(Bound):
         return Interval(before.interval[0], before.value, before.interval[1], 0)
 
     def check_casts(self, case: Case, *, most: int | None = None) -> Census:
-        """Compare the casts of one training step of ``case`` with those that autocast's rules ask for.
+        """Compare the casts of one training step of ``case`` with those that autocast's rules require.
 
         Every copy between dtypes that the forward and the backward pass make, however small, is counted, with the
         weight cache and without it; the optimizer's step is not part of it. The casts must be those of the same step
@@ -145,12 +145,12 @@ class CostChecks(Bound):
         cache.
         """
         from pytest_amp import cases, memory
-        from pytest_amp.numerics.running import ToldOf
+        from pytest_amp.numerics.running import ErrorsOfCase
 
         self._expect_case(case, "check_casts")
         if most is not None:
             cases.expect_number("most", most, least=0, whole=True)
-        with ToldOf(case, self._conditions):
+        with ErrorsOfCase(case, self._conditions):
             return memory.check_casts(case, self._conditions, self._observing(case), most=most)
 
     def check_memory(self, case: Case, *, ceiling: float | None = None, peak_ceiling: float | None = None) -> MemoryUse:
@@ -161,7 +161,7 @@ class CostChecks(Bound):
 
         - they are as many and as large as with manual casts by autocast's rules (left out on a device type whose rules
           are not known), and at most ``ceiling`` times what float32 keeps;
-        - after each of four steps as much is held as after the one before;
+        - memory in use is the same after each of four steps;
         - on an accelerator whose allocator counts, the most that a step allocates beyond what was there is at most
           ``peak_ceiling`` times float32's; elsewhere ``peak_ceiling`` is refused.
 
@@ -175,14 +175,14 @@ class CostChecks(Bound):
         these do not run without a region, either, there are no ratios, and a ceiling is refused. A note says so.
         """
         from pytest_amp import cases, memory
-        from pytest_amp.numerics.running import ToldOf
-        from pytest_amp.numerics.wide import without_region
+        from pytest_amp.numerics.running import ErrorsOfCase
+        from pytest_amp.numerics.without_region import without_region
 
         self._expect_case(case, "check_memory")
         for name, limit in (("ceiling", ceiling), ("peak_ceiling", peak_ceiling)):
             if limit is not None:
                 cases.expect_number(name, limit, least=0)
-        with ToldOf(case, self._conditions):
+        with ErrorsOfCase(case, self._conditions):
             observe = self._observing(case)
             plain = without_region(case, self._conditions)
             use = memory.check_memory(

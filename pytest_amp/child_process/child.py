@@ -1,7 +1,7 @@
 """Child process: ``python -m pytest_amp.child_process.child SETTINGS``.
 
 It imports the requested modules, reports that it is ready, then answers one JSON line per request line until its input
-ends. After an error that the device does not survive it reports that and exits.
+ends. After an error that leaves the device unusable it reports that and exits.
 """
 
 from __future__ import annotations

@@ -131,7 +131,7 @@ def parse(text: str) -> Fingerprints:
         head, colon, fingerprint = line.partition(": ")
         name, *where = head.split()
         if not colon or not fingerprint:
-            raise ValueError(f"{DATA_FILE}, line {number}: {line!r} is no NAME WHERE: FINGERPRINT")
+            raise ValueError(f"{DATA_FILE}, line {number}: {line!r} is not NAME WHERE: FINGERPRINT")
         fingerprint, comment, reason = fingerprint.partition(_REASON)
         if comment:
             fingerprints.reasons[name, _devices(where)] = reason
@@ -161,7 +161,7 @@ def _places(where: Sequence[str], measured: Mapping[str, Sequence[str]], line: s
         elif all(device in measured for device in word.split(",")):
             devices = word.split(",")
         else:
-            raise ValueError(f"{line}: {word!r} is no device, no dtype, and no since= or until=")
+            raise ValueError(f"{line}: {word!r} is not a device, a dtype, since= or until=")
     for device in devices:
         for release in measured[device]:
             if _holds(release, bounds):
@@ -184,7 +184,7 @@ _HEADER = """\
 #
 # A fingerprint has the different patterns that an entry's samples gave, with a semicolon between them, and behind each
 # of several its number of samples (x8; releases that were measured before samples were counted have none). A pattern is
-# what a sample returned with autocast off and on, for float32 and for low inputs:
+# what a sample returned with autocast off and on, for float32 and for low-precision inputs:
 #
 #     off, float32    off, low  |  on, float32    on, low        "| =": on is as off
 #

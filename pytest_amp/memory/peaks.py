@@ -68,7 +68,7 @@ def peak_of(passes: Passes, region: Region) -> Peak | None:
 
     A warm-up step runs first, since libraries allocate their workspaces at first use.
     """
-    allocator = Allocator(passes.where.device)
+    allocator = Allocator(passes.conditions.device)
     if not allocator.counts:
         return None
     passes.backward(passes.forward(region))

@@ -159,7 +159,7 @@ def _excess(tensor: Compared) -> float:
 def confirmed(  # noqa: PLR0913  # keywords of one decision
     bad: Sequence[Compared],
     case: Case,
-    where: Conditions,
+    conditions: Conditions,
     step: Callable[[int, float], Step],
     *,
     limit: float,
@@ -173,11 +173,11 @@ def confirmed(  # noqa: PLR0913  # keywords of one decision
     elements need more. A tensor whose measure is not finite is returned without further draws. ``step(seed,
     loss_scale)`` runs the case in mixed precision with other values.
     """
-    scale = where.tolerance_scale
+    scale = conditions.tolerance_scale
     if not bad or not math.isfinite(measure(bad[0])):
         return list(bad)
     more = _draws_in_any_order(bad) - 1 if any_order else _MORE_DRAWS
-    further = (_drawn(case, where, step, seed) for seed in range(where.seed + 1, where.seed + 1 + more))
+    further = (_drawn(case, conditions, step, seed) for seed in range(conditions.seed + 1, conditions.seed + 1 + more))
     draws = [{tensor.name: tensor for tensor in draw} for draw in (bad, *further)]
     if any_order:
         return [tensor for tensor in bad if _together(tensor.name, draws, measure) > limit * scale]
@@ -207,11 +207,11 @@ def _together(name: str, draws: Sequence[Mapping[str, Compared]], measure: Calla
     return found / expected / max(1.0, by_chance) if expected else math.inf
 
 
-def _drawn(case: Case, where: Conditions, step: Callable[[int, float], Step], seed: int) -> list[Compared]:
+def _drawn(case: Case, conditions: Conditions, step: Callable[[int, float], Step], seed: int) -> list[Compared]:
     """Compare a step with the values of another seed."""
-    realised = realise(case, where, seed=seed)
-    fp32 = run_step(case, realised.on(where.device.torch_device), contextlib.nullcontext, seed=seed)
-    prediction = predict(case, realised, where.device, where.precision, seed=seed)
+    realised = realise(case, conditions, seed=seed)
+    fp32 = run_step(case, realised.on(conditions.device.torch_device), contextlib.nullcontext, seed=seed)
+    prediction = predict(case, realised, conditions.device, conditions.precision, seed=seed)
     result = step(seed, prediction.loss_scale)
-    float32 = partial(float32_errors, case, realised, fp32, prediction, replace(where, seed=seed))
-    return compare(prediction, result, fp32, u=where.precision.u, float32=float32)
+    float32 = partial(float32_errors, case, realised, fp32, prediction, replace(conditions, seed=seed))
+    return compare(prediction, result, fp32, u=conditions.precision.u, float32=float32)

@@ -20,7 +20,7 @@ from pytest_amp.failure import AmpFailure, is_usage_error
 from pytest_amp.numerics import oracle, tolerance
 from pytest_amp.numerics.errors import is_inexact, norm, relative_error
 from pytest_amp.numerics.loss_scale import at_largest_scale
-from pytest_amp.numerics.manual_cast_mode import hand_cast, rules_are_known
+from pytest_amp.numerics.manual_cast_mode import manual_casts, rules_are_known
 from pytest_amp.numerics.nonfinite import NotFinite, origin_in_step
 from pytest_amp.numerics.step import Region, Step, run_step
 from pytest_amp.numerics.widened import float64_in_region
@@ -80,8 +80,8 @@ def predict(case: Case, realised: Realised, device: Device, precision: Precision
     """
     same_device = rules_are_known(device.type)
     exact = exact_step(case, realised, device, seed=seed)
-    where = device if same_device else find_device("cpu")
-    reference, region = _ByHand(case, realised, where, precision, seed).step()
+    reference_device = device if same_device else find_device("cpu")
+    reference, region = _ManualReference(case, realised, reference_device, precision, seed).step()
     sizes = _sizes(exact)
     noise = _errors(reference, exact, sizes)
     scale = reference.loss_scale
@@ -149,22 +149,22 @@ def _errors(step: Step, exact: Step, sizes: Mapping[str, float]) -> dict[str, fl
 
 def reference_step(case: Case, realised: Realised, device: Device, precision: Precision, *, seed: int) -> Step:
     """Run the step with manual casts, at the largest loss scale with finite gradients."""
-    where = device if rules_are_known(device.type) else find_device("cpu")
-    return _ByHand(case, realised, where, precision, seed).step()[0]
+    target = device if rules_are_known(device.type) else find_device("cpu")
+    return _ManualReference(case, realised, target, precision, seed).step()[0]
 
 
 def _in_float64(case: Case, realised: Realised, device: Device, *, seed: int) -> Step:
     """Run the step in float64, on ``device`` if it supports float64, else on the CPU."""
-    where = device.torch_device if _has_float64(device) else torch.device("cpu")
+    target = device.torch_device if _has_float64(device) else torch.device("cpu")
     try:
-        return run_step(case, realised.on(where, torch.float64), _float64_default, seed=seed)
+        return run_step(case, realised.on(target, torch.float64), _float64_default, seed=seed)
     except Exception as error:
         if passes(error):
             raise
         with contextlib.suppress(Exception):  # a model that runs only inside a region
-            return run_step(case, realised.on(where, torch.float64), lambda: float64_in_region(where.type), seed=seed)
+            return run_step(case, realised.on(target, torch.float64), lambda: float64_in_region(target.type), seed=seed)
         raise AmpFailure(
-            f"{case.name} does not run in float64, so there is nothing exact to hold it against",
+            f"{case.name} does not run in float64, so there is no exact reference",
             now=quoted(error),
             likely="its forward writes float32 out: take the dtype from a parameter or an input",
         ) from error
@@ -189,7 +189,7 @@ def _float64_default() -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-def by_hand(device: Device, precision: Precision, *, inside: bool) -> Region:
+def manual_region(device: Device, precision: Precision, *, inside: bool) -> Region:
     """Return mixed precision by manual casts: inside a region of autocast, or in place of one.
 
     The state of the region is set below ``torch.autocast``, so that a fault of that class is not in the reference.
@@ -198,17 +198,17 @@ def by_hand(device: Device, precision: Precision, *, inside: bool) -> Region:
     @contextlib.contextmanager
     def region() -> Iterator[None]:
         if inside:
-            with region_state(device.type, precision.dtype), hand_cast(device.type, precision.dtype):
+            with region_state(device.type, precision.dtype), manual_casts(device.type, precision.dtype):
                 yield
         else:
-            with hand_cast(device.type, precision.dtype):
+            with manual_casts(device.type, precision.dtype):
                 yield
 
     return region
 
 
 @dataclass(frozen=True)
-class _ByHand:
+class _ManualReference:
     """A case with manual casts."""
 
     case: Case
@@ -219,7 +219,7 @@ class _ByHand:
 
     def step(self) -> tuple[Step, Region]:
         """Run the step, and return it with its region, in which autocast is on for models that query its state."""
-        region = by_hand(self.device, self.precision, inside=True)
+        region = manual_region(self.device, self.precision, inside=True)
         return self._scaled(region), region
 
     def _scaled(self, region: Region) -> Step:

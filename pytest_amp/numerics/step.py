@@ -142,11 +142,11 @@ def does_not_run(case: Case, error: Exception, model: torch.nn.Module | None = N
         now=f"{in_one_line(error)}, on torch {torch.__version__}",
         likely="the model, its batch or its loss: nothing of mixed precision has begun"
         if low is None
-        else f"parameters that are low ({low}): autocast casts those of float32 itself, and nothing of it has begun",
+        else f"low-precision parameters ({low}): autocast itself casts float32 parameters, and no check has begun",
     )
 
 
-def run_wide(case: Case, realised: Realised, *, seed: int) -> Step:
+def run_float32(case: Case, realised: Realised, *, seed: int) -> Step:
     """Run the step without autocast, or on a wider copy if the case runs only inside a region.
 
     Raises DoesNotRun, which names the line of user code.

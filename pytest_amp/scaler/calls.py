@@ -62,7 +62,7 @@ def _check_count(where: str, train: Train, iteration: Iteration, method: str, li
     raise AmpFailure(
         f"{where}: the training step calls scaler.{method} {count} times",
         label_before="rule",
-        before="scale, unscale_ (if gradients are looked at), step, update, once each",
+        before="scale, unscale_ (if gradients are read), step, update, once each",
         now=_called(called),
         site=_lines(lines or [first_line_of(train) or ""]),
         likely=likely,

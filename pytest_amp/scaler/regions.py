@@ -102,7 +102,7 @@ def _backward_within(iteration: Iteration) -> AmpFailure | None:
     return AmpFailure(
         f"{iteration.case.name}: backward runs inside the region; it belongs outside",
         label_before="rule",
-        before="the region ends after the loss: going back, operators run in the dtypes that they ran in before",
+        before="the region ends after the loss: backward runs each operator in the dtypes of its forward pass",
         now=f"autocast({', '.join(sorted(map(dtype_name, dtypes)))}) is on where gradients are accumulated",
         site=", ".join(iteration.backward_lines) or None,
         likely="backward() is within the with block, or autocast was switched on and never off",
@@ -126,7 +126,7 @@ def _without_region(
         before="the forward pass is in a region: with iteration.autocast()",
         now=f"autocast is on in {names} only" if entered else "autocast is never on",
         site=", ".join(lines) or None,
-        likely="a region of its own with another dtype, where it has to be iteration.autocast()"
+        likely="the step opens its own region with another dtype instead of iteration.autocast()"
         if entered
         else "the region is missing, disabled, or closed before the forward pass",
     )

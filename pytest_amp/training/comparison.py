@@ -100,7 +100,7 @@ class _Observed:
 def _drawn_again(setup: Setup, observe: Observe, *, tolerance_scale: float) -> tuple[Trajectory, Band] | None:
     """Return the run of the next seed if those of the next two seeds are sound, None if either is not.
 
-    ``observe`` is told of the run that is returned.
+    ``observe`` records the run that is returned.
     """
     try:
         result = _drawn(replace(setup, seed=setup.seed + 1), observe, tolerance_scale=tolerance_scale)
@@ -163,7 +163,7 @@ def _finite(value: float) -> bool:
 _HELD = ("a parameter or buffer", "the optimizer's state", "what the step keeps")
 _LIKELY = (
     "the model is cast (model.half(), model.bfloat16()), or its weights are; autocast needs neither",
-    "the optimizer was made of low parameters, or its state was cast or loaded in a low dtype",
+    "the optimizer was created from low-precision parameters, or its state was cast to or loaded in a low dtype",
     "iteration.kept holds an average or a sum in a low dtype, in which small updates round away: keep it in float32",
 )
 
@@ -209,33 +209,33 @@ def _expect_region(setup: Setup, iteration: TrainingIteration) -> None:
             f"{setup.case.name}: the run in float32 is under autocast({dtypes}), and there is nothing to compare with",
             label_before="rule",
             before="with iteration.autocast(), which is off in the run in float32",
-            now=f"operators run in a region of autocast({dtypes}) that nobody can switch off",
+            now=f"operators run in a region of autocast({dtypes}) that the check cannot disable",
             site=lines[0] if lines else None,
-            likely="the model, its loss or the training step has a region of its own: leave it to the caller",
+            likely="the model, its loss or the training step opens its own region: leave that to the caller",
         )
 
 
 def _check_steps(setup: Setup, plain: Trajectory, low_run: Trajectory) -> None:
     """Raise AmpFailure for a fault of a step that does not depend on its loss."""
-    for index, (wide, low) in enumerate(zip(plain.steps, low_run.steps, strict=True)):
+    for index, (float32, low) in enumerate(zip(plain.steps, low_run.steps, strict=True)):
         where = f"{setup.case.name}, step {index}"
-        if low.zero > wide.zero + _MORE_ZERO:
+        if low.zero > float32.zero + _MORE_ZERO:
             raise AmpFailure(
                 f"{where}: {low.zero:.0%} of the gradients are exactly zero",
                 label_before="fp32",
-                before=f"{wide.zero:.0%}",
+                before=f"{float32.zero:.0%}",
                 now=f"{low.zero:.0%} in {setup.precision.name}",
                 likely=_of_first(setup, plain, low_run, index)
                 or f"they are below {setup.precision.name}'s smallest number: the loss is not scaled, or is "
                 "divided or averaged in the low dtype",
             )
-        if low.lost > wide.lost + _MORE_LOST:
+        if low.lost > float32.lost + _MORE_LOST:
             raise AmpFailure(
                 f"{where}: {low.lost:.0%} of the updates round away: the step leaves these parameters as they were",
                 label_before="fp32",
-                before=f"{wide.lost:.0%}",
+                before=f"{float32.lost:.0%}",
                 now=f"{low.lost:.0%} in {setup.precision.name}",
-                likely=likely_sizes(setup, wide, low, low_run.scaler.get_scale())
+                likely=likely_sizes(setup, float32, low, low_run.scaler.get_scale())
                 or "the weights, or what is added to them, are in a low dtype",
             )
 
@@ -315,10 +315,12 @@ def _likely(setup: Setup, plain: Trajectory, low_run: Trajectory, left: int) -> 
         name = dtype_name(low[0])
         return f"the loss is {name}: reduced or divided in the low dtype inside the region"
     if not setup.needs_scaler or low_run.scaler.get_scale() != 1.0:
-        wide, narrow = (sum(step.zero for step in trajectory.steps[:left]) / left for trajectory in (plain, low_run))
-        if narrow > wide + 0.01:
-            return f"gradients that are zero and should not be: {narrow:.1%}, {wide:.1%} in float32"
+        float32, low_share = (
+            sum(step.zero for step in trajectory.steps[:left]) / left for trajectory in (plain, low_run)
+        )
+        if low_share > float32 + 0.01:
+            return f"gradients that are zero and should not be: {low_share:.1%}, {float32:.1%} in float32"
     return (
-        "gradients are not those of float32: not unscaled before they are looked at or clipped, accumulated or "
-        "averaged in the low dtype, or an operator that needs float32 is low"
+        "gradients are not those of float32: not unscaled before they are read or clipped, accumulated or "
+        "averaged in the low dtype, or an operator that needs float32 runs in a low dtype"
     )

@@ -66,20 +66,20 @@ def programs(device_type: str, low: torch.dtype) -> Mapping[str, Program]:  # no
     def island(x: torch.Tensor, w: Tensors) -> Tensors:
         hidden = x @ w[0]
         with torch.autocast(device_type, enabled=False):
-            wide = hidden.to(w[1].dtype) @ w[1]
-        return [wide, wide @ w[2]]
+            float32 = hidden.to(w[1].dtype) @ w[1]
+        return [float32, float32 @ w[2]]
 
     def nested(x: torch.Tensor, w: Tensors) -> Tensors:
         with torch.autocast(device_type, low):
             outer = x @ w[0]
             with torch.autocast(device_type, enabled=False):
-                wide = x @ w[1]
+                float32 = x @ w[1]
                 with torch.autocast(device_type, low):
                     again = x @ w[2]
             with torch.autocast(device_type, other):
                 inner = x @ w[3]
             last = x @ w[4]
-        return [outer, wide, again, inner, last, x @ w[5]]
+        return [outer, float32, again, inner, last, x @ w[5]]
 
     @torch.autocast(device_type, low)
     def _in_low(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
@@ -223,7 +223,7 @@ def expect_same_dtypes(amp: SuiteAmp, what: str, actual: Ran, eager: Ran) -> Non
     """Raise AmpFailure unless the outputs have the dtypes of eager, in the same order."""
     if actual.dtypes() != eager.dtypes():
         raise AmpFailure(
-            f"{what} on {amp.target.id} computes in other dtypes when it is compiled",
+            f"{what} on {amp.target.id} computes in different dtypes when it is compiled",
             label_before="eager",
             before=", ".join(eager.dtypes()),
             now=f"{', '.join(actual.dtypes())} on torch {torch.__version__}, {amp.device.describe()}",

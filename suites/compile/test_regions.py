@@ -133,14 +133,14 @@ def test_backward_inside_the_region_is_that_of_eager(amp: SuiteAmp, program: str
 
 @pytest.mark.parametrize("where", ["in the region", "in an island"])
 def test_large_results_are_those_of_eager(amp: SuiteAmp, where: str) -> None:
-    """Thousands of elements: float32 results keep every bit, as do low-precision ones and large weights' gradients."""
+    """Thousands of elements: float32 and low-precision results keep every bit, as do gradients of large weights."""
     device_type = amp.device.type
 
     def function(x: torch.Tensor, w: Tensors) -> Tensors:
         low = x @ w[0]
         with torch.autocast(device_type, enabled=False):
-            wide = low.to(w[1].dtype) @ w[1]
-        return [low, wide if where == "in an island" else torch.softmax(low, -1), x * w[2]]
+            float32 = low.to(w[1].dtype) @ w[1]
+        return [low, float32 if where == "in an island" else torch.softmax(low, -1), x * w[2]]
 
     compiled = torch.compile(function, backend="aot_eager", fullgraph=True)
     actual, eager = (run(amp, call, "low", size=_LARGE) for call in (compiled, function))

@@ -17,7 +17,7 @@ from pytest_amp.rules.spec import RuleName, expected
 def module_dtypes(case: Case, device_type: str, low: torch.dtype) -> dict[str, torch.dtype]:
     """Return the output dtype of each module of ``case`` under autocast: autocast's, float32, or a rule's own."""
     rules = expected(device_type, torch.__version__)
-    wide = torch.float32
+    float32 = torch.float32
 
     def after(operator: str, otherwise: torch.dtype) -> torch.dtype:
         """Return the dtype of an operator's result; ``otherwise`` is its dtype without a rule."""
@@ -26,7 +26,7 @@ def module_dtypes(case: Case, device_type: str, low: torch.dtype) -> dict[str, t
             return otherwise
         if rule.name is RuleName.LOWER_PRECISION_FP:
             return low if rule.dtype is None else getattr(torch, rule.dtype)
-        return wide
+        return float32
 
     if case.name == "mlp":
         norm = after("aten::layer_norm", low)
@@ -37,9 +37,17 @@ def module_dtypes(case: Case, device_type: str, low: torch.dtype) -> dict[str, t
     if case.name == "lstm":
         layer = "aten::mkldnn_rnn_layer" if device_type == "cpu" else "aten::_cudnn_rnn"
         return {"head": low, "": low, **({"lstm": after(layer, low)} if layer in rules else {})}
-    block = {"norm1": wide, "attention.qkv": low, "attention.out": low, "norm2": wide, "up": low, "down": low, "": wide}
+    block = {
+        "norm1": float32,
+        "attention.qkv": low,
+        "attention.out": low,
+        "norm2": float32,
+        "up": low,
+        "down": low,
+        "": float32,
+    }
     blocks = {f"blocks.{i}.{name}".rstrip("."): dtype for i in range(2) for name, dtype in block.items()}
-    return {"embedding": wide, **blocks, "norm": wide, "head": low, "": low}
+    return {"embedding": float32, **blocks, "norm": float32, "head": low, "": low}
 
 
 def expect_near(  # noqa: PLR0913  # the parts of a failure
@@ -68,8 +76,8 @@ def expect_near(  # noqa: PLR0913  # the parts of a failure
     worst = max(errors, key=lambda key: errors[key] / limits[key])
     if errors[worst] > limits[worst] and _median(amp, errors[worst], worst, measure) > limits[worst]:
         raise AmpFailure(
-            f"{what.partition('.')[2]}: {worst} is off {exact} by {errors[worst]:.3g} under "
-            f"autocast({amp.device.key}, {amp.precision.dtype_name}), allowed are {limits[worst]:.3g}",
+            f"{what.partition('.')[2]}: {worst} differs from {exact} by {errors[worst]:.3g} under "
+            f"autocast({amp.device.key}, {amp.precision.dtype_name}), more than the allowed {limits[worst]:.3g}",
             label_before="exact",
             before=before,
             now=f"{dtypes[worst]}, torch {torch.__version__}, {amp.device.describe()}",

@@ -89,7 +89,7 @@ def test_attention_is_cast(amp: SuiteAmp, backend: str, arguments: str, *, mixed
         return
     with sdpa_kernel(kernels):
         torch.manual_seed(amp.config.seed)
-        by_hand = functional.scaled_dot_product_attention(low[0], low[1], low[2], **ARGUMENTS[arguments](low[0]))
+        manual = functional.scaled_dot_product_attention(low[0], low[1], low[2], **ARGUMENTS[arguments](low[0]))
         torch.manual_seed(amp.config.seed)
         with amp.autocast():
             keys = low[1] if mixed else key
@@ -97,7 +97,7 @@ def test_attention_is_cast(amp: SuiteAmp, backend: str, arguments: str, *, mixed
     kind = "mixed" if mixed else "float32"
     amp.observe(f"{backend}, {arguments}, {kind}", dtype_name(actual.dtype), kind="dtype")
     assert actual.dtype is amp.dtype
-    assert torch.equal(actual, by_hand), f"attention ({backend}, {arguments}) differs from casts by hand"
+    assert torch.equal(actual, manual), f"attention ({backend}, {arguments}) differs from manual casts"
 
 
 def _is_refused(amp: SuiteAmp, kernels: list[SDPBackend], arguments: str, *tensors: torch.Tensor) -> None:
@@ -118,16 +118,16 @@ def test_attention_is_what_its_formula_says(amp: SuiteAmp, arguments: str) -> No
     keywords = ARGUMENTS[arguments](query)
     with amp.autocast():
         actual = functional.scaled_dot_product_attention(query, key, value, **keywords)
-    wide, mask = [t.to(amp.dtype).double() for t in (query, key, value)], keywords.get("attn_mask")
-    wide[1:] = [t.repeat_interleave(4 // heads, 1) for t in wide[1:]]
-    scores = wide[0] @ wide[1].mT * keywords.get("scale", 8**-0.5)
+    double, mask = [t.to(amp.dtype).double() for t in (query, key, value)], keywords.get("attn_mask")
+    double[1:] = [t.repeat_interleave(4 // heads, 1) for t in double[1:]]
+    scores = double[0] @ double[1].mT * keywords.get("scale", 8**-0.5)
     if keywords.get("is_causal") or (mask is not None and mask.dtype is torch.bool):
         scores = scores.masked_fill(~_blocked(query), float("-inf"))
     elif mask is not None:
         scores = scores + mask
-    error = (actual.double() - scores.softmax(-1) @ wide[2]).norm() / actual.double().norm()
+    error = (actual.double() - scores.softmax(-1) @ double[2]).norm() / actual.double().norm()
     # Rounded: probabilities, and the result; a mask that is float32 for autocast may be low-precision inside.
-    assert error <= 4 * amp.precision.u, f"attention ({arguments}) is off its formula by {error:.3g}"
+    assert error <= 4 * amp.precision.u, f"attention ({arguments}) differs from its formula by {error:.3g}"
 
 
 LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
@@ -179,7 +179,7 @@ MODES: dict[str, Callable[[], Any]] = {
     "inference_mode": torch.inference_mode,
 }
 MASKS = ("none", "boolean", "float32", "low", "padding", "padding float32", "padding low")
-_PADDED = "pytorch/pytorch#132613: the fast path of padded rows meets float32 weights and low activations"
+_PADDED = "pytorch/pytorch#132613: the fast path of padded rows gets float32 weights and low-precision activations"
 
 
 def _masked(amp: SuiteAmp, kind: str) -> dict[str, torch.Tensor]:

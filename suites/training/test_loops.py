@@ -141,7 +141,9 @@ def test_averaged_weights_follow_float32(amp: SuiteAmp) -> None:
         assert parameter.dtype is torch.float32, f"the average of {name} is {parameter.dtype}"
         allowed = 2 * _STEPS * 2.0**-24 * float(value.abs().max())
         distance = float((parameter.detach().double() - value).abs().max())
-        assert distance <= allowed, f"the average of {name} is off by {distance:.3g}, {allowed:.3g} are allowed"
+        assert distance <= allowed, (
+            f"the average of {name} has an error of {distance:.3g}, more than the allowed {allowed:.3g}"
+        )
 
 
 def test_schedule_and_average_stand_still_where_a_step_is_skipped(amp: SuiteAmp, amp_scaler: Any) -> None:
@@ -224,4 +226,4 @@ def test_micro_batches_add_up_in_float32(amp: SuiteAmp) -> None:
         assert parameter.grad.dtype is torch.float32, f"{name} is accumulated in {parameter.grad.dtype}"
         # A hundred additions, each rounded to float32.
         error = (parameter.grad.double() - count * one).abs().max() / (count * one.abs().max())
-        assert error <= count * 2.0**-24, f"{name} is off by {float(error):.2g} after {count} micro-batches"
+        assert error <= count * 2.0**-24, f"{name} has an error of {float(error):.2g} after {count} micro-batches"

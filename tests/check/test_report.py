@@ -89,7 +89,7 @@ def test_finding_that_harm_makes_an_error_is_red_in_the_line_of_its_part_of_the_
         finding = Finding(
             kind="low-norm", severity=Severity.WARNING, module="", site=site, message="low", advice="Widen"
         )
-        collector.lint(name, lambda finding=finding: [finding], detail="operators")
+        collector.lint(name, [finding].copy, detail="operators")
     assert [line.verdict for line in collector.lines] == ["warning", "warning"]
     first, second = collector.entries
     collector.replace_entries([first.with_harm(3.0, is_harmful=True), second.with_harm(1.0, is_harmful=False)])
@@ -98,13 +98,13 @@ def test_finding_that_harm_makes_an_error_is_red_in_the_line_of_its_part_of_the_
 
 
 def test_report_is_one_page(capsys: pytest.CaptureFixture[str]) -> None:
-    checks = (CheckLine("gradients", "pass", 0.67, "beside float64", 1.25),)
+    checks = (CheckLine("gradients", "pass", 0.67, "compared with float64", 1.25),)
     dtypes = {f"layers.{number}": "bfloat16" for number in range(40)} | {"": "float32"}
     report = Report("it", checks, ENTRIES[:1], ENTRIES[1:2], dtypes, Cost(3, 2048, 512, 0.5))
     report.print()
     text = capsys.readouterr().out
     assert "it: 1 warning" in text
-    assert "gradients  pass     67%     1.2 s  beside float64" in text
+    assert "gradients  pass     67%     1.2 s  compared with float64" in text
     assert "accepted by expect=" in text
     assert "and 28 more" in text
     assert "the model" in text

@@ -145,9 +145,9 @@ def test_measuring_again_replaces_what_was_known_of_the_release() -> None:
 @pytest.mark.parametrize(
     ("line", "problem"),
     [
-        ("addmm", "line 2: 'addmm' is no NAME WHERE: FINGERPRINT"),
-        ("addmm gpu: fp32 low | =", "line 2: 'gpu' is no device, no dtype, and no since= or until="),
-        ("addmm since=new: fp32 low | =", "line 2: 'since=new' is no device"),
+        ("addmm", "line 2: 'addmm' is not NAME WHERE: FINGERPRINT"),
+        ("addmm gpu: fp32 low | =", "line 2: 'gpu' is not a device, a dtype, since= or until="),
+        ("addmm since=new: fp32 low | =", "line 2: 'since=new' is not a device"),
         ("addmm: fp32 low | =\naddmm cpu: fp32 low | =", "line 3: addmm on cpu-bf16-2.13 is given twice"),
     ],
 )

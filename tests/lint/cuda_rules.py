@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from pytest_amp.rules.manual_casts import Invocation, cast_by_hand, dtype_argument
+from pytest_amp.rules.manual_casts import Invocation, dtype_argument, manual_plan
 from pytest_amp.rules.spec import RuleName, expected
 from pytest_amp.torch_private import arguments_of, find_overload, has_overload
 
@@ -46,7 +46,7 @@ def _kernel(name: str, rule: RuleName) -> Callable[..., Any]:
         invocation = _with_dtype_by_name(name, args, kwargs)
         dtype = torch.get_autocast_dtype("cpu")
         with torch._C._DisableAutocast():
-            return cast_by_hand(rule, invocation, device_type="cpu", dtype=dtype).carried_out(invocation)()
+            return manual_plan(rule, invocation, device_type="cpu", dtype=dtype).carried_out(invocation)()
 
     return run
 

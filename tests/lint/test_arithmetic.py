@@ -19,7 +19,7 @@ def layer_norm(x: Tensor) -> Tensor:
     return (x - centre) / (spread + 1e-3).sqrt()
 
 
-def layer_norm_wide(x: Tensor) -> Tensor:
+def layer_norm_float32(x: Tensor) -> Tensor:
     return layer_norm(x.float()).to(x.dtype)
 
 
@@ -48,7 +48,7 @@ def running_mean(x: Tensor) -> Tensor:
     return x - mean[:, None]
 
 
-def running_sum_wide(x: Tensor) -> Tensor:
+def running_sum_float32(x: Tensor) -> Tensor:
     total = torch.zeros(len(x))
     for column in range(HIDDEN):
         total += x[:, column]
@@ -59,8 +59,8 @@ def positions(x: Tensor) -> Tensor:
     return torch.arange(5000, 5000 + len(x))[:, None]
 
 
-def turned(place: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    """Multiply features by the cosine of their positions' angles."""
+def rotated(place: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """Return a function that multiplies features by the cosine of ``place``."""
     return lambda x: x * place(x).cos().to(x.dtype)
 
 
@@ -68,7 +68,7 @@ def angles(x: Tensor) -> Tensor:
     return torch.arange(700, 700 + len(x))[:, None].to(x.dtype) * torch.linspace(0.1, 1, HIDDEN).to(x.dtype)
 
 
-def angles_wide(x: Tensor) -> Tensor:
+def angles_float32(x: Tensor) -> Tensor:
     return torch.arange(700, 700 + len(x))[:, None] * torch.linspace(0.1, 1, HIDDEN)
 
 
@@ -120,7 +120,7 @@ def sampled(x: Tensor) -> Tensor:
 
 
 PAIRS = {
-    "layer norm": (layer_norm, layer_norm_wide, "low-norm"),
+    "layer norm": (layer_norm, layer_norm_float32, "low-norm"),
     "rms norm": (
         lambda x: x * torch.rsqrt((x * x).mean(1, keepdim=True) + 1e-3),
         lambda x: x * torch.rsqrt(x.float().pow(2).mean(1, keepdim=True) + 1e-3).to(x.dtype),
@@ -141,7 +141,7 @@ PAIRS = {
         lambda x: x * (x @ x.mT).mean(1, keepdim=True),
         "low-norm",
     ),
-    "variance by difference": (difference_of_squares, layer_norm_wide, "low-norm"),
+    "variance by difference": (difference_of_squares, layer_norm_float32, "low-norm"),
     "softmax": (softmax, lambda x: torch.softmax(x, 1), "low-softmax"),
     "softmax by a norm": (softmax_by_a_norm, lambda x: torch.softmax(x.float(), 1), "low-softmax"),
     "weighted mean": (weighted_mean, lambda x: weighted_mean(x.float()).to(x.dtype), "low-softmax"),
@@ -151,12 +151,12 @@ PAIRS = {
         "low-softmax",
     ),
     "logarithm": (lambda x: x.sigmoid().log(), lambda x: functional.logsigmoid(x.float()), "low-log"),
-    "angles": (turned(angles), turned(angles_wide), "low-angles"),
+    "angles": (rotated(angles), rotated(angles_float32), "low-angles"),
     "rounded positions": (
-        turned(
+        rotated(
             lambda x: torch.arange(5000, 5000 + len(x)).to(x.dtype).float()[:, None] * torch.linspace(0.1, 1, HIDDEN)
         ),
-        turned(angles_wide),
+        rotated(angles_float32),
         "rounded-positions",
     ),
     "positions alone": (
@@ -165,7 +165,7 @@ PAIRS = {
         "rounded-positions",
     ),
     "power": (lambda x: x * exponent(x), lambda x: x * exponent(x.float()).to(x.dtype), "low-power"),
-    "running sum": (running_sum, running_sum_wide, "low-running-sum"),
+    "running sum": (running_sum, running_sum_float32, "low-running-sum"),
     "sum of a list": (
         lambda x: x + sum(x[:, column, None] for column in range(HIDDEN)),
         lambda x: x + x.sum(1, keepdim=True),

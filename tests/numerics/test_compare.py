@@ -1,4 +1,4 @@
-"""Comparison of a step with its prediction: equality of two tensors, and excesses that are no accident of a draw."""
+"""Comparison of a step with its prediction: equality of two tensors, and excesses in every draw."""
 
 from __future__ import annotations
 

@@ -173,7 +173,7 @@ MODELS = (
     ),
     _of_timm(
         name="maxvit",
-        shows="attention in blocks and on grids beside convolutions with BatchNorm",
+        shows="attention in blocks and on grids, and convolutions with BatchNorm",
         build=_timm("test_maxvit", img_size=64),
         batch=_pictures(64, rows=6),
     ),

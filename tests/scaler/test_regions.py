@@ -40,7 +40,7 @@ def test_a_step_whose_region_was_seen_is_not_taken_again() -> None:
     ("regions", "now", "likely"),
     [
         ((), "autocast is never on", "the region is missing, disabled, or closed before the forward pass"),
-        ((torch.float16,), "autocast is on in float16 only", "a region of its own with another dtype"),
+        ((torch.float16,), "autocast is on in float16 only", "its own region with another dtype"),
     ],
 )
 def test_a_step_without_the_region_is_told_what_it_has(regions: tuple[torch.dtype, ...], now: str, likely: str) -> None:

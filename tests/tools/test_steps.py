@@ -202,7 +202,7 @@ def test_requirement_that_is_no_release_is_refused(requirement: str, capsys: pyt
     with pytest.raises(SystemExit) as ended:
         command.main([requirement])
     assert ended.value.code == 2
-    assert "is no release of torch; expected one such as torch==2.15.0" in capsys.readouterr().err
+    assert "is not a release of torch; expected one such as torch==2.15.0" in capsys.readouterr().err
 
 
 def test_fingerprints_of_the_checkout_are_read() -> None:

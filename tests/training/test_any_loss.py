@@ -81,7 +81,7 @@ def test_number_that_a_step_returns_beside_its_loss_is_not_the_loss() -> None:
 
 
 def test_loop_without_a_loss_is_refused() -> None:
-    with pytest.raises(AmpUsageError, match=r"at \S*test_any_loss\.py:\d+ has no loss to look at"):
+    with pytest.raises(AmpUsageError, match=r"at \S*test_any_loss\.py:\d+ has no loss: it"):
         train(lambda _: None)
 
 

@@ -147,7 +147,7 @@ def _added(operation: Operation, x: Tensor, read: Any, source: Tensor) -> list[A
         return operation.once()
     targets = read(torch.arange(x.numel(), device=x.device).view(x.shape)).flatten()
     values = source.expand(read(x).shape).flatten()
-    return operation.finished([in_turn(operation, x.flatten().clone(), targets, values).view(x.shape)])
+    return operation.finished([accumulate_sequentially(operation, x.flatten().clone(), targets, values).view(x.shape)])
 
 
 #: Binary function that combines colliding updates, by reduction.
@@ -165,13 +165,13 @@ def _reduced(operation: Operation, x: Tensor, read: Any, source: Tensor) -> list
     if alone:
         start[targets], count[targets] = (1.0 if reduce == "prod" else 0.0), 0.0
     values = source.expand(read(x).shape).flatten()
-    total = in_turn(operation, start, targets, values, JOINS[reduce])
+    total = accumulate_sequentially(operation, start, targets, values, JOINS[reduce])
     if reduce == "mean":
-        total = total / in_turn(operation, count, targets, torch.ones_like(values)).clamp_min(1)
+        total = total / accumulate_sequentially(operation, count, targets, torch.ones_like(values)).clamp_min(1)
     return operation.finished([total.view(x.shape)])
 
 
-def in_turn(
+def accumulate_sequentially(
     operation: Operation, total: Tensor, targets: Tensor, values: Tensor, join: Callable[..., Tensor] = torch.add
 ) -> Tensor:
     """Combine ``values`` with the elements of ``total`` at ``targets`` sequentially, rounding every result."""
