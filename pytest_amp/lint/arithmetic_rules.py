@@ -43,8 +43,9 @@ def arithmetic_suspects(
     for call in calls:
         if call.operator in PERIODIC:
             yield from _angles(call)
-        if call.operator == "sub" and call.is_direct:
+        if call.is_direct:
             yield from _differences(call, program)
+            yield from _low_squares(call, program)
         if not call.is_low:
             continue
         yield from _positions(call)
@@ -139,7 +140,7 @@ def _differences(call: Call, program: Program) -> Iterator[Suspect]:
 
     On CUDA autocast computes squares and roots in float32: the mean is then the only statistic that is rounded.
     """
-    if len(call.operands) != 2:
+    if call.operator != "sub" or len(call.operands) != 2:
         return
     values, subtrahend = (origin(operand) for operand in call.operands)
     by = subtrahend.producer
@@ -154,6 +155,14 @@ def _differences(call: Call, program: Program) -> Iterator[Suspect]:
         if not by.is_low:
             yield _suspect("low-norm", mean, ("mean",))
         yield _suspect("low-norm", call, (_DIFFERENCE,), "nearly equal numbers cancel", is_primary=True)
+
+
+def _low_squares(call: Call, program: Program) -> Iterator[Suspect]:
+    """Yield low-precision squares whose sum is float32, by autocast's rules on CUDA or by a cast, and has a root."""
+    if call.operator in _REDUCTIONS and not call.is_low and call.operands and call.numel < call.operands[0].numel:
+        square = _square(call.operands[0])
+        if square is not None and square.is_low and square.is_direct and _has_root(call, program):
+            yield _suspect("low-norm", square, ("square",))
 
 
 def _is_variance(difference: Call, program: Program) -> bool:
@@ -215,6 +224,8 @@ def _are_same(first: Operand, second: Operand) -> bool:
 
 def _is_mean_of_square(operand: Operand) -> bool:
     call = operand.producer
+    if call is not None and call.operator == "div" and len(call.operands) == 1:  # a sum that is divided by a number
+        call = origin(call.operands[0]).producer
     return call is not None and call.operator in _REDUCTIONS and _square(call.operands[0]) is not None
 
 
@@ -230,9 +241,12 @@ def _is_square_sum(call: Call, program: Program) -> bool:
     left, right = (origin(operand) for operand in call.operands[:2])
     if left.view[0] is None or left.view[0] != right.view[0] or left.numel != right.numel:
         return False
-    if call.numel >= left.numel:
-        return False
-    todo, steps = [call], 0
+    return call.numel < left.numel and _has_root(call, program)
+
+
+def _has_root(total: Call, program: Program) -> bool:
+    """Return whether a root, or a logarithm, of a sum is taken, also after casts and elementwise operators."""
+    todo, steps = [total], 0
     while todo and steps < 16:
         steps += 1
         for consumer in program.consumers.get(todo.pop(), []):
