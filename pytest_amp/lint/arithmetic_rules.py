@@ -201,7 +201,7 @@ def _square(operand: Operand) -> Call | None:
     call = origin(operand).producer
     if call is None:
         return None
-    if call.operator == "pow" and call.numbers[:1] == (2.0,):
+    if call.operator == "pow" and call.numbers[:1] == (2.0,) and call.function != "__rpow__":
         return call
     if call.operator == "mul" and len(call.operands) == 2 and _are_same(*call.operands):
         return call
@@ -277,21 +277,25 @@ def _softmax(call: Call, program: Program) -> Iterator[Suspect]:
     if not (is_norm or is_sum) or call.numel >= call.operands[0].numel:
         return
     for before in near(call.operands[0], _BETWEEN, 3):
-        is_exponential = before.operator in _EXPONENTIALS and before.is_low and before.is_direct and before.numel > 1
-        if is_exponential and _normalises(call, before, program):
+        if _is_exponential(before) and before.is_direct and before.numel > 1 and _normalises(call, program):
             yield _suspect("low-softmax", before, (before.operator,))
             yield _suspect("low-softmax", call, ("sum" if is_norm else call.operator,))
 
 
-def _normalises(call: Call, exponential: Call, program: Program) -> bool:
-    """Return whether a sum of exponentials divides them, is inverted, or is an argument of a logarithm."""
+def _is_exponential(call: Call) -> bool:
+    """Return whether a call computes low-precision exponentials: ``x.exp()`` or ``2**x``."""
+    return call.is_low and (call.operator in _EXPONENTIALS or call.function == "__rpow__")
+
+
+def _normalises(call: Call, program: Program) -> bool:
+    """Return whether a sum of exponentials divides exponentials, is inverted, or is an argument of a logarithm."""
     behind = _behind(call, program)
     for consumer in behind:
         if consumer.operator in (*_LOGARITHMS, "reciprocal"):
             return True
         divides = consumer.operator == "div" and len(consumer.operands) == 2
         if divides and origin(consumer.operands[1]).producer in (call, *behind):
-            return exponential in near(consumer.operands[0], _BETWEEN | PRODUCTS | {"sum"}, 6)
+            return any(map(_is_exponential, near(consumer.operands[0], _BETWEEN | PRODUCTS | {"sum"}, 6)))
     return False
 
 
@@ -368,12 +372,20 @@ def _angles(call: Call) -> Iterator[Suspect]:
 
 
 def _low_factor(call: Call) -> Operand | None:
-    """Return a factor of an angle that is low-precision, or rounded before it was widened; not buffers."""
+    """Return a factor of an angle that is low-precision, or rounded before it was widened.
+
+    Buffers, and whole numbers that a cast rounds, are the subjects of other rules.
+    """
     for operand in call.operands:
-        start = origin(operand)
-        is_computed = start.producer is not None and start.numel > 1
-        if operand.dtype.is_floating_point and start.is_low and is_computed:
-            return start
+        factor = operand
+        while not factor.is_low and factor.producer is not None and factor.producer.operator in TRANSPARENT:
+            if factor.producer.source is None:
+                break
+            factor = factor.producer.source
+        by = factor.producer
+        is_computed = by is not None and factor.numel > 1 and not (by.is_cast and by.values.inexact)
+        if operand.dtype.is_floating_point and factor.is_low and is_computed:
+            return factor
     return None
 
 

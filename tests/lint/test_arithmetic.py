@@ -125,6 +125,21 @@ def sampled(x: Tensor) -> Tensor:
     return x / (sample.abs().sum(1, keepdim=True) + 1e-2)
 
 
+def base_two(x: Tensor) -> Tensor:
+    powers = 2 ** (x - x.amax(1, keepdim=True))
+    return powers / (powers.sum(1, keepdim=True) + 1e-3)
+
+
+def in_parts(x: Tensor) -> Tensor:
+    x = x - x.amax(1, keepdim=True)
+    return x.exp() / sum(part.exp().sum(1, keepdim=True) for part in x.chunk(3, 1))
+
+
+def rounded_times(x: Tensor) -> Tensor:
+    times = torch.linspace(0, 1, len(x)) * 999.7
+    return times.to(x.dtype)[:, None] * torch.linspace(0.1, 1, HIDDEN)
+
+
 PAIRS = {
     "layer norm": (layer_norm, layer_norm_wide, "low-norm"),
     "rms norm": (
@@ -156,6 +171,8 @@ PAIRS = {
     ),
     "softmax": (softmax, lambda x: torch.softmax(x, 1), "low-softmax"),
     "softmax by a norm": (softmax_by_a_norm, lambda x: torch.softmax(x.float(), 1), "low-softmax"),
+    "softmax of base two": (base_two, lambda x: base_two(x.float()).to(x.dtype), "low-softmax"),
+    "softmax in parts": (in_parts, lambda x: torch.softmax(x.float(), 1), "low-softmax"),
     "weighted mean": (weighted_mean, lambda x: weighted_mean(x.float()).to(x.dtype), "low-softmax"),
     "logsumexp": (
         lambda x: x - torch.logsumexp(x, 1, keepdim=True),
@@ -164,6 +181,7 @@ PAIRS = {
     ),
     "logarithm": (lambda x: x.sigmoid().log(), lambda x: functional.logsigmoid(x.float()), "low-log"),
     "angles": (turned(angles), turned(angles_wide), "low-angles"),
+    "rounded times": (turned(rounded_times), turned(lambda x: rounded_times(x.float())), "low-angles"),
     "rounded positions": (
         turned(
             lambda x: torch.arange(5000, 5000 + len(x)).to(x.dtype).float()[:, None] * torch.linspace(0.1, 1, HIDDEN)
