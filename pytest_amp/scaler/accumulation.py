@@ -15,7 +15,7 @@ from pytest_amp.scaler.watched import identical, parameters_of
 
 def watch_accumulation(iteration: Iteration, hooks: ExitStack) -> None:
     """Note parameters whose first gradient in this iteration, or after a step in it, is added to an existing one."""
-    names = {parameter: name for name, parameter in iteration.model.named_parameters()}
+    names: dict[torch.Tensor, str] = {parameter: name for name, parameter in iteration.model.named_parameters()}
     watch = _Accumulation(iteration, names)
     for parameter in parameters_of(iteration.optimizer):
         if parameter.requires_grad:
@@ -36,17 +36,17 @@ class _Accumulation:
     """
 
     iteration: Iteration
-    names: dict[torch.nn.Parameter, str]
-    coming: dict[torch.nn.Parameter, torch.Tensor] = field(default_factory=dict)
-    added: set[torch.nn.Parameter] = field(default_factory=set)
-    reused: dict[torch.nn.Parameter, None] = field(default_factory=dict)
+    names: dict[torch.Tensor, str]
+    coming: dict[torch.Tensor, torch.Tensor] = field(default_factory=dict)
+    added: set[torch.Tensor] = field(default_factory=set)
+    reused: dict[torch.Tensor, None] = field(default_factory=dict)
 
-    def before(self, parameter: torch.nn.Parameter, gradient: torch.Tensor) -> None:
+    def before(self, parameter: torch.Tensor, gradient: torch.Tensor) -> None:
         """Keep the gradient that will be accumulated."""
         if parameter not in self.added or parameter in self.reused:
             self.coming[parameter] = gradient.detach().clone()
 
-    def after(self, parameter: torch.nn.Parameter) -> None:
+    def after(self, parameter: torch.Tensor) -> None:
         """Compare the accumulated gradient with the one that came."""
         if parameter not in self.coming:
             return
