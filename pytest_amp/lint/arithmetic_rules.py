@@ -43,8 +43,9 @@ def arithmetic_suspects(
     for call in calls:
         if call.operator in PERIODIC:
             yield from _angles(call)
-        if call.operator == "sub" and call.is_direct:
+        if call.is_direct:
             yield from _differences(call, program)
+            yield from _low_squares(call, program)
         if not call.is_low:
             continue
         yield from _positions(call)
@@ -139,7 +140,7 @@ def _differences(call: Call, program: Program) -> Iterator[Suspect]:
 
     On CUDA autocast computes squares and roots in float32: the mean is then the only statistic that is rounded.
     """
-    if len(call.operands) != 2:
+    if call.operator != "sub" or len(call.operands) != 2:
         return
     values, subtrahend = (origin(operand) for operand in call.operands)
     by = subtrahend.producer
@@ -154,6 +155,14 @@ def _differences(call: Call, program: Program) -> Iterator[Suspect]:
         if not by.is_low:
             yield _suspect("low-norm", mean, ("mean",))
         yield _suspect("low-norm", call, (_DIFFERENCE,), "nearly equal numbers cancel", is_primary=True)
+
+
+def _low_squares(call: Call, program: Program) -> Iterator[Suspect]:
+    """Yield low-precision squares whose sum is float32, by autocast's rules on CUDA or by a cast, and has a root."""
+    if call.operator in _REDUCTIONS and not call.is_low and call.operands and call.numel < call.operands[0].numel:
+        square = _square(call.operands[0])
+        if square is not None and square.is_low and square.is_direct and _has_root(call, program):
+            yield _suspect("low-norm", square, ("square",))
 
 
 def _is_variance(difference: Call, program: Program) -> bool:
@@ -192,7 +201,7 @@ def _square(operand: Operand) -> Call | None:
     call = origin(operand).producer
     if call is None:
         return None
-    if call.operator == "pow" and call.numbers[:1] == (2.0,):
+    if call.operator == "pow" and call.numbers[:1] == (2.0,) and call.function != "__rpow__":
         return call
     if call.operator == "mul" and len(call.operands) == 2 and _are_same(*call.operands):
         return call
@@ -215,6 +224,8 @@ def _are_same(first: Operand, second: Operand) -> bool:
 
 def _is_mean_of_square(operand: Operand) -> bool:
     call = operand.producer
+    if call is not None and call.operator == "div" and len(call.operands) == 1:  # a sum that is divided by a number
+        call = origin(call.operands[0]).producer
     return call is not None and call.operator in _REDUCTIONS and _square(call.operands[0]) is not None
 
 
@@ -230,9 +241,12 @@ def _is_square_sum(call: Call, program: Program) -> bool:
     left, right = (origin(operand) for operand in call.operands[:2])
     if left.view[0] is None or left.view[0] != right.view[0] or left.numel != right.numel:
         return False
-    if call.numel >= left.numel:
-        return False
-    todo, steps = [call], 0
+    return call.numel < left.numel and _has_root(call, program)
+
+
+def _has_root(total: Call, program: Program) -> bool:
+    """Return whether a root, or a logarithm, of a sum is taken, also after casts and elementwise operators."""
+    todo, steps = [total], 0
     while todo and steps < 16:
         steps += 1
         for consumer in program.consumers.get(todo.pop(), []):
@@ -263,21 +277,25 @@ def _softmax(call: Call, program: Program) -> Iterator[Suspect]:
     if not (is_norm or is_sum) or call.numel >= call.operands[0].numel:
         return
     for before in near(call.operands[0], _BETWEEN, 3):
-        is_exponential = before.operator in _EXPONENTIALS and before.is_low and before.is_direct and before.numel > 1
-        if is_exponential and _normalises(call, before, program):
+        if _is_exponential(before) and before.is_direct and before.numel > 1 and _normalises(call, program):
             yield _suspect("low-softmax", before, (before.operator,))
             yield _suspect("low-softmax", call, ("sum" if is_norm else call.operator,))
 
 
-def _normalises(call: Call, exponential: Call, program: Program) -> bool:
-    """Return whether a sum of exponentials divides them, is inverted, or is an argument of a logarithm."""
+def _is_exponential(call: Call) -> bool:
+    """Return whether a call computes low-precision exponentials: ``x.exp()`` or ``2**x``."""
+    return call.is_low and (call.operator in _EXPONENTIALS or call.function == "__rpow__")
+
+
+def _normalises(call: Call, program: Program) -> bool:
+    """Return whether a sum of exponentials divides exponentials, is inverted, or is an argument of a logarithm."""
     behind = _behind(call, program)
     for consumer in behind:
         if consumer.operator in (*_LOGARITHMS, "reciprocal"):
             return True
         divides = consumer.operator == "div" and len(consumer.operands) == 2
         if divides and origin(consumer.operands[1]).producer in (call, *behind):
-            return exponential in near(consumer.operands[0], _BETWEEN | PRODUCTS | {"sum"}, 6)
+            return any(map(_is_exponential, near(consumer.operands[0], _BETWEEN | PRODUCTS | {"sum"}, 6)))
     return False
 
 
@@ -354,12 +372,20 @@ def _angles(call: Call) -> Iterator[Suspect]:
 
 
 def _low_factor(call: Call) -> Operand | None:
-    """Return a factor of an angle that is low-precision, or rounded before it was widened; not buffers."""
+    """Return a factor of an angle that is low-precision, or rounded before it was widened.
+
+    Buffers, and whole numbers that a cast rounds, are the subjects of other rules.
+    """
     for operand in call.operands:
-        start = origin(operand)
-        is_computed = start.producer is not None and start.numel > 1
-        if operand.dtype.is_floating_point and start.is_low and is_computed:
-            return start
+        factor = operand
+        while not factor.is_low and factor.producer is not None and factor.producer.operator in TRANSPARENT:
+            if factor.producer.source is None:
+                break
+            factor = factor.producer.source
+        by = factor.producer
+        is_computed = by is not None and factor.numel > 1 and not (by.is_cast and by.values.inexact)
+        if operand.dtype.is_floating_point and factor.is_low and is_computed:
+            return factor
     return None
 
 

@@ -53,6 +53,8 @@ class Iteration:
     planted_in: str = field(default="", init=False)
     #: Names of parameters that began with a gradient of the previous iteration.
     stale: list[str] = field(default_factory=list, init=False)
+    #: Names of parameters with which the optimizer stepped twice, the second time with the first gradient added.
+    stale_within: list[str] = field(default_factory=list, init=False)
     #: Dtypes in which autocast was on when the model or the loss was called, and the lines of these calls.
     regions: set[torch.dtype] = field(default_factory=set, init=False)
     call_lines: list[str] = field(default_factory=list, init=False)

@@ -176,7 +176,7 @@ def _keeps_float32(setup: Setup, run_in: str) -> Callable[[int, TrainingIteratio
             _expect_region(setup, iteration)
         if iteration.low and setup.needs_scaler and iteration.stepped_alone:
             check_calls(setup.case.name, setup.train, iteration)
-        if iteration.stale and stepped:
+        if (iteration.stale and stepped) or iteration.stale_within:
             check_stale(setup.case.name, setup.train, iteration)
         stepped.extend([index] * iteration.stepped)
         parameters = constants.without(rounded_parameters(iteration.model), iteration)

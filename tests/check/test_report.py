@@ -85,11 +85,12 @@ def test_entries_have_what_was_said() -> None:
 
 def test_finding_that_harm_makes_an_error_is_red_in_the_line_of_its_part_of_the_linter() -> None:
     collector = Collector([])
-    for name, site in (("linter", "m.py:9"), ("linter: train", "m.py:20")):
-        finding = Finding(
-            kind="low-norm", severity=Severity.WARNING, module="", site=site, message="low", advice="Widen"
-        )
-        collector.lint(name, [finding].copy, detail="operators")
+    findings = [
+        Finding(kind="low-norm", severity=Severity.WARNING, module="", site=site, message="low", advice="Widen")
+        for site in ("m.py:9", "m.py:20")
+    ]
+    collector.lint("linter", lambda: findings[:1], detail="operators")
+    collector.lint("linter: train", lambda: findings[1:], detail="operators")
     assert [line.verdict for line in collector.lines] == ["warning", "warning"]
     first, second = collector.entries
     collector.replace_entries([first.with_harm(3.0, is_harmful=True), second.with_harm(1.0, is_harmful=False)])
