@@ -5,10 +5,14 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
+from pytest_amp.record import times
 from pytest_amp.record.compare import compare, judged, revisions, unfair
 from pytest_amp.record.file import Record
 from pytest_amp.record.observation import Observation, Value
+
+_NOTHING: Mapping[str, Observation] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -51,10 +55,23 @@ class Baseline:
             self._unfair[device] = unfair(self.record.provenance, self.now, device)
         return self._unfair[device]
 
-    def compare(self, observation: Observation) -> Observation:
-        """Return ``observation`` with the earlier value and the verdict that follows from it."""
-        fair = self.unfair(observation.target[0]) is None
-        return compare(observation, self.before(observation.key), fair=fair)
+    def compare(self, observation: Observation, run: Mapping[str, Observation] = _NOTHING) -> Observation:
+        """Return ``observation`` with the earlier value and the verdict that follows from it.
+
+        ``run`` has the observations of the same run by key: those of the conditions under which a time was measured.
+        """
+        fair, before = self.unfair(observation.target[0]) is None, self.before(observation.key)
+        if before is None or not times.is_time(observation):
+            return compare(observation, before, fair=fair)
+        return times.compare_time(observation, before, self.terms(observation.key, run), fair=fair)
+
+    def terms(self, key: str, run: Mapping[str, Observation]) -> times.Terms:
+        """Return the terms on which the time with ``key`` is compared; ``run`` as for ``compare``."""
+        before, beside = self.before(key), times.conditions_key(key)
+        if before is None:
+            return times.Terms(None, "the baseline does not have it", absent=True)
+        old, new = self.before(beside), run.get(beside)
+        return times.terms(before, old and old.value, new and new.value)
 
     def standard(self, key: str) -> Observation | None:
         """Return the earlier observation that is the standard for a new one.

@@ -56,7 +56,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class Interval:
-    """Speedup: the median over ``quads`` quads, and a confidence interval for the true median."""
+    """Speedup, or seconds: the median over ``quads`` quads, and a confidence interval for the true median."""
 
     low: float
     median: float
@@ -65,7 +65,7 @@ class Interval:
 
     @property
     def half_width(self) -> float:
-        """Half the width of the interval, relative to the speedup."""
+        """Half the width of the interval, relative to the median."""
         return (self.high / self.low - 1) / 2 if self.low > 0 else math.inf
 
     def __str__(self) -> str:
@@ -183,8 +183,21 @@ def doubted(verdict: SpeedVerdict, reasons: tuple[str, ...]) -> SpeedVerdict:
 
 
 def confirmed(first: SpeedVerdict, second: SpeedVerdict) -> SpeedVerdict:
-    """Combine a failed measurement with a second one: FAIL if the second fails, too, and INCONCLUSIVE otherwise."""
-    if second.outcome is Outcome.FAIL:
+    """Combine a measurement with a second one: FAIL if both fail, INCONCLUSIVE if one does.
+
+    If neither fails, the second one is the result: it repeats a measurement of which an arm was slower than before.
+    """
+    failed = [verdict.outcome is Outcome.FAIL for verdict in (first, second)]
+    if all(failed):
         return replace(second, unconfirmed=first.interval)
-    reasons = (f"a first measurement failed at {first.interval}, a second did not", *second.reasons)
-    return replace(second, outcome=Outcome.INCONCLUSIVE, reasons=reasons, unconfirmed=first.interval)
+    if not any(failed):
+        return second
+    reason = f"a first measurement failed at {first.interval}, a second did not"
+    if not failed[0]:
+        reason = f"a second measurement failed, and the first, at {first.interval}, did not"
+    return replace(second, outcome=Outcome.INCONCLUSIVE, reasons=(reason, *second.reasons), unconfirmed=first.interval)
+
+
+def hull(first: Interval, second: Interval) -> Interval:
+    """Return the smallest interval that encloses both, with the median of the second."""
+    return replace(second, low=min(first.low, second.low), high=max(first.high, second.high))
