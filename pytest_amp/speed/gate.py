@@ -96,16 +96,13 @@ class _Bench:
         self.demand, self.conditions, self.clock = demand, conditions, clock
         self.kernels: dict[str, Value] = {}
         self._make_step = make_step
-        self._arms: Arms | None = None
         self._measured_on, lacking = conditions.measured_on(conditions.device, clock)
         if lacking:
             conditions.note(lacking)
 
     def arms(self) -> Arms:
-        """Build both arms on new tensors; the memory of the former ones is free by then."""
-        self._arms = None
-        self._arms = _arms(self._make_step, self.demand, self.conditions)
-        return self._arms
+        """Build both arms on new tensors."""
+        return _arms(self._make_step, self.demand, self.conditions)
 
     def compared(self, measured: Measured) -> tuple[ArmTime, ArmTime]:
         """Return the times of both arms, compared with the baseline if a gate judges them."""
@@ -131,10 +128,10 @@ class _Bench:
             self._measured_on, _ = self.conditions.measured_on(self.conditions.device, self.clock, again=True)
             self.times = self.compared(measured)
         is_red = measured.verdict.outcome is Outcome.FAIL or any(time.is_slower for time in self.times)
-        if self._arms is not None and self.conditions.mode == "gate" and (is_red or self.conditions.recorded):
-            for time, call in zip(self.times, (self._arms.reference, self._arms.candidate), strict=True):
+        if self.conditions.mode == "gate" and not measured.doubts and (is_red or self.conditions.recorded):
+            arms = self.arms()
+            for time, call in zip(self.times, (arms.reference, arms.candidate), strict=True):
                 self.kernels[time.name] = top_kernels(self.conditions.kernels(call, self.conditions.device))
-        self._arms = None
         reasons = dict.fromkeys(time.compared.terms.reason for time in self.times if time.compared is not None)
         for reason in filter(None, reasons):
             self.conditions.note(f"times are not compared with the baseline: {reason}")

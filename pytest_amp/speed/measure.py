@@ -20,7 +20,7 @@ from pytest_amp.speed.verdict import (
     doubted,
     doubts,
     hull,
-    median_interval,
+    interval_of,
 )
 from pytest_amp.text.table import as_table
 
@@ -151,6 +151,4 @@ def _measured(arms: Arms, clock: Clock, rule: Rule, plan: Plan, ceiling: float |
 
 def _seconds(blocks: tuple[float, ...]) -> Interval:
     """Return the interval of the median over quads, which have two blocks of an arm each."""
-    return median_interval(
-        [0.5 * math.log(first * last) for first, last in zip(blocks[::2], blocks[1::2], strict=True)]
-    )
+    return interval_of([math.sqrt(first * last) for first, last in zip(blocks[::2], blocks[1::2], strict=True)])

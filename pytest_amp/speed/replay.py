@@ -66,5 +66,17 @@ def _replay(call: Callable[[], object], device: Device, side: Any) -> Callable[[
     with torch.cuda.graph(graph, stream=side):
         call()
     device.synchronize()
-    replay: Callable[[], object] = graph.replay
-    return replay
+    return _Replay(graph, call)
+
+
+class _Replay:
+    """Captured call. It keeps the call, and so the tensors that the graph reads: the graph itself keeps no memory."""
+
+    def __init__(self, graph: torch.cuda.CUDAGraph, call: Callable[[], object]) -> None:
+        """Keep both."""
+        self._replay: Callable[[], object] = graph.replay
+        self._call = call
+
+    def __call__(self) -> None:
+        """Replay the graph."""
+        self._replay()

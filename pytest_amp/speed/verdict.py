@@ -109,12 +109,18 @@ def median_interval(log_ratios: Sequence[float], confidence: Fraction = CONFIDEN
 
     Raises ValueError for no values, or for one that is not finite.
     """
-    if not log_ratios or not all(map(math.isfinite, log_ratios)):
-        raise ValueError(f"{len(log_ratios)} log-ratios, some of them not finite")
-    ordered = sorted(log_ratios)
+    interval = interval_of(log_ratios, confidence)
+    return Interval(math.exp(interval.low), math.exp(interval.median), math.exp(interval.high), interval.quads)
+
+
+def interval_of(values: Sequence[float], confidence: Fraction = CONFIDENCE) -> Interval:
+    """Return the median of the values and its order-statistic interval; as ``median_interval``, without logarithms."""
+    if not values or not all(map(math.isfinite, values)):
+        raise ValueError(f"{len(values)} log-ratios or times, some of them not finite")
+    ordered = sorted(values)
     rank = order_statistic_rank(len(ordered), confidence)
     low, high = (ordered[rank - 1], ordered[-rank]) if rank else (-math.inf, math.inf)
-    return Interval(math.exp(low), math.exp(statistics.median(ordered)), math.exp(high), len(ordered))
+    return Interval(low, statistics.median(ordered), high, len(ordered))
 
 
 def judge(interval: Interval, rule: Rule) -> Outcome:

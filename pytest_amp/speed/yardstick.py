@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import math
 import time
 from collections.abc import Callable
 from importlib import resources
@@ -22,7 +21,7 @@ from pytest_amp.speed.clocks import Clock
 from pytest_amp.speed.driver import DriverError, Kernels
 from pytest_amp.speed.environment import uuid_of
 from pytest_amp.speed.replay import can_replay, replayed
-from pytest_amp.speed.verdict import LOOKS, Interval, median_interval
+from pytest_amp.speed.verdict import LOOKS, Interval, interval_of
 
 #: Size of the products: rounds of eight products a warp, threads in a block, blocks on a multiprocessor. They take
 #: about a millisecond on an H200.
@@ -77,7 +76,7 @@ def yardstick(device: Device, clock: Clock) -> dict[str, Interval]:
             for name, call in calls.items():
                 seconds = min(clock.time(call, repeats=REPEATS[name], timings=TIMINGS))
                 blocks[name].append(seconds / (LAUNCHES if name == "launch" else 1))
-    return {name: median_interval([math.log(block) for block in series]) for name, series in blocks.items()}
+    return {name: interval_of(series) for name, series in blocks.items()}
 
 
 @functools.cache
