@@ -12,9 +12,16 @@ from pytest_amp.record.observation import Better, Kind, Observation, Value, Verd
 #: Last part of the keys of times, and of the observation beside them that says where they were measured.
 TIMES = ("float32-time", "autocast-time")
 CONDITIONS = "conditions"
-#: Part by which a yardstick differs between healthy processes on one card. Beyond it the card itself runs at another
-#: speed: its clocks, its power limit, its driver.
-NOISE = {"tensor-cores": 0.005, "copy": 0.005, "launch": 0.03, "host-launch": 0.06}
+#: Part by which a yardstick differs between healthy processes on one card. Beyond it, and both intervals, the card
+#: itself runs at another speed: its clocks, its power limit, its driver. Six processes on one H200 (driver 580.159.04,
+#: torch 2.11.0+cu130, 2026-11-29; docs/lab/speed.md) had standard deviations of 0.017 % (tensor-cores), 0.069 % (copy)
+#: and 0.047 % (launch). The true one is at most 3.0 times as large (99 % bound of chi-squared with five degrees of
+#: freedom), and two processes differ by 3.29 * sqrt(2) of that once in a thousand: 0.24 %, 0.96 % and 0.66 %.
+#: tensor-cores has 0.5 %: a third of what a device's time may lose, so that a smaller change explains no red. The
+#: host's launches vary with its load, by 17.5 % on the overloaded host of these runs: no noise limit is derived from
+#: that. A step may lose a tenth; where the host's launches differ by half of it, and both intervals, the comparison of
+#: the step's time says nothing.
+NOISE = {"tensor-cores": 0.005, "copy": 0.01, "launch": 0.007, "host-launch": 0.05}
 #: Yardsticks of a device's own time; a step also waits for the launches of its host.
 OF_DEVICE = ("tensor-cores", "copy", "launch")
 #: Yardsticks that translate a time from one card to another: work is arithmetic, memory traffic, or both.
@@ -67,6 +74,11 @@ class Terms:
     reason: str = ""
     absent: bool = False
 
+    @property
+    def is_same_card(self) -> bool:
+        """True if both times are of one card, so that the earlier one is compared as it is."""
+        return self.factors == (1.0, 1.0)
+
 
 def is_time(observation: Observation) -> bool:
     """Return whether an observation is the time of a step, measured with its conditions beside it."""
@@ -76,6 +88,23 @@ def is_time(observation: Observation) -> bool:
 def conditions_key(key: str) -> str:
     """Return the key of the conditions that belong to the time with ``key``."""
     return f"{key.rpartition('/')[0]}/{CONDITIONS}"
+
+
+def times_keys(key: str) -> tuple[str, str]:
+    """Return the keys of the times beside the speedup with ``key``: float32's first."""
+    reference, candidate = (f"{key.rpartition('/')[0]}/{name}" for name in TIMES)
+    return reference, candidate
+
+
+def only_float32_gained(terms: tuple[Terms, Terms], verdicts: tuple[Verdict | None, Verdict | None]) -> bool:
+    """Return whether a speedup fell on one card because float32 became faster, and autocast did not become slower.
+
+    Both arguments are those of float32's time and of autocast's. Such a change is an improvement of torch, although
+    the ratio is smaller than before.
+    """
+    reference, candidate = verdicts
+    is_faster = reference is Verdict.IMPROVED and candidate in (Verdict.PASS, Verdict.IMPROVED)
+    return is_faster and all(term.is_same_card for term in terms)
 
 
 def terms(before: Observation, old: Value, new: Value) -> Terms:

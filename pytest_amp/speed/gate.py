@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -21,12 +22,13 @@ from pytest_amp.speed.times import (
     ArmTime,
     TimeBefore,
     changes,
+    float32_gained,
     kernels_in_words,
     milliseconds,
     times_of,
     top_kernels,
 )
-from pytest_amp.speed.verdict import PRECISE, Interval, Outcome, Rule
+from pytest_amp.speed.verdict import PRECISE, Interval, Outcome, Rule, with_floor
 from pytest_amp.speed.workloads import TimedStep, arms_of
 
 __tracebackhide__ = is_usage_error
@@ -65,7 +67,7 @@ def check_speedup(
                 environment=lambda: conditions.doubts(conditions.device),
                 slower=lambda measured: any(time.is_slower for time in bench.compared(measured)),
             )
-            bench.conclude(measured)
+            measured, before = bench.concluded(measured, before)
     except ClockError as error:
         _inconclusive(demand, str(error), conditions)
         return None
@@ -117,8 +119,11 @@ class _Bench:
 
         return times_of(measured, (self.demand.label, self.conditions.precision.name), compare)
 
-    def conclude(self, measured: Measured) -> None:
+    def concluded(self, measured: Measured, before: Interval | None) -> tuple[Measured, Interval | None]:
         """Set the compared times, and the kernels of a red check or a recorded run.
+
+        Return the measurement, and the baseline's interval ``before`` if the floor comes from it. It does not if the
+        speedup is smaller because float32 became faster: the required floor applies then.
 
         A yardstick that was measured earlier in the process does not show what happened to the card since: before an
         arm counts as slower, it is measured again.
@@ -127,6 +132,12 @@ class _Bench:
         if any(time.is_slower for time in self.times):
             self._measured_on, _ = self.conditions.measured_on(self.conditions.device, self.clock, again=True)
             self.times = self.compared(measured)
+        if before is not None and not measured.doubts and float32_gained(self.times):
+            if measured.verdict.outcome is not Outcome.PASS:
+                lost = f"{self.demand.name}: {measured.verdict.interval} times as fast as in {self.demand.label}"
+                self.conditions.note(f"{lost}, {before} in the baseline, is an improvement: {changes(self.times)}")
+            measured = replace(measured, verdict=with_floor(measured.verdict, self.demand.floor))
+            before = None
         is_red = measured.verdict.outcome is Outcome.FAIL or any(time.is_slower for time in self.times)
         if self.conditions.mode == "gate" and not measured.doubts and (is_red or self.conditions.recorded):
             arms = self.arms()
@@ -135,6 +146,7 @@ class _Bench:
         reasons = dict.fromkeys(time.compared.terms.reason for time in self.times if time.compared is not None)
         for reason in filter(None, reasons):
             self.conditions.note(f"times are not compared with the baseline: {reason}")
+        return measured, before
 
     @property
     def measured_on(self) -> Value:
@@ -159,13 +171,26 @@ def _observe(bench: _Bench, measured: Measured) -> None:
     """Observe the speedup and both times with their intervals, and the conditions of the times.
 
     A value has a direction (``better``), and so is compared with the baseline, only if the mode is ``gate`` and the
-    measurement passes: this check already reports a failed or an inconclusive one.
+    measurement passes: this check already reports a failed or an inconclusive one. The speedup is the last, since its
+    comparison reads the times.
     """
     demand, conditions, observe = bench.demand, bench.conditions, bench.conditions.observe
     if observe is None:
         return
     verdict = measured.verdict
     judged = conditions.mode == "gate" and verdict.outcome is not Outcome.INCONCLUSIVE
+    observe(f"{demand.key}/{CONDITIONS}", bench.measured_on, kind="measure")
+    for time in bench.times:
+        is_judged = conditions.mode == "gate" and not measured.doubts and not time.is_slower
+        observe(
+            f"{demand.key}/{time.name}",
+            time.interval.median,
+            kind="seconds",
+            unit="s",
+            interval=(time.interval.low, time.interval.high),
+            better="lower" if is_judged else None,
+            margin=conditions.time_loss(demand) if is_judged else None,
+        )
     observe(
         f"{demand.key}/speedup",
         verdict.interval.median,
@@ -176,18 +201,6 @@ def _observe(bench: _Bench, measured: Measured) -> None:
         better="higher" if judged and verdict.outcome is not Outcome.FAIL else None,
         margin=conditions.loss(demand) if judged else None,
     )
-    observe(f"{demand.key}/{CONDITIONS}", bench.measured_on, kind="measure")
-    for time in bench.times:
-        judged = conditions.mode == "gate" and not measured.doubts and not time.is_slower
-        observe(
-            f"{demand.key}/{time.name}",
-            time.interval.median,
-            kind="seconds",
-            unit="s",
-            interval=(time.interval.low, time.interval.high),
-            better="lower" if judged else None,
-            margin=conditions.time_loss(demand) if judged else None,
-        )
 
 
 def _conclude(bench: _Bench, measured: Measured, before: Interval | None) -> None:
@@ -245,21 +258,23 @@ def _speedup(bench: _Bench, interval: Interval) -> str:
 
 def _slower(bench: _Bench, measured: Measured) -> AmpFailure:
     """Return the failure of a check with an arm that takes longer than in the baseline."""
-    demand, slower = bench.demand, [time for time in bench.times if time.is_slower]
-    was, now = [], []
-    for time in slower:
+    demand, (reference, candidate) = bench.demand, bench.times
+    was, now, kernels = [], [], {}
+    for time in (candidate, reference):
         assert time.compared is not None
-        recorded = time.compared.kernels
-        kernels = recorded.get(time.name) if isinstance(recorded, dict) else None
-        was.append(f"{time.label} {milliseconds(time.compared.before)}: {kernels_in_words(kernels)}")
-        now.append(f"{time.label} {milliseconds(time.interval)}: {kernels_in_words(bench.kernels.get(time.name))}")
+        was.append(f"{time.label} {milliseconds(time.compared.before)}")
+        now.append(f"{time.label} {milliseconds(time.interval)}")
+        recorded = time.compared.kernels if isinstance(time.compared.kernels, dict) else {}
+        words = kernels_in_words(recorded.get(time.name), bench.kernels.get(time.name))
+        if time.is_slower and words:
+            kernels[time.label] = words
     loss = bench.conditions.time_loss(demand)
-    cause = slower[0].compared.cause if slower[0].compared else ""
     return AmpFailure(
         f"{demand.name} takes longer than in the baseline, in {KINDS[demand.kind]}: {changes(bench.times)}",
         label_before="baseline",
-        before=f"{'; '.join(was)}; it may take {100 * loss:.2g} % longer",
-        now=f"{'; '.join(now)}; {_speedup(bench, measured.verdict.interval)}",
-        likely=cause,
+        before=f"{', '.join(was)}; either may take {100 * loss:.2g} % longer",
+        now=f"{', '.join(now)}; a speedup of {measured.verdict.interval.median:.3g}",
+        details=kernels,
+        likely=candidate.compared.cause if candidate.compared else None,
         accept="the same command with --amp-accept",
     )

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from pytest_amp.devices import Device, DeviceKind
 from pytest_amp.record import Observation, Value, Verdict
-from pytest_amp.record.times import TIMES, Terms
+from pytest_amp.record.times import TIMES, Terms, only_float32_gained
 from pytest_amp.speed.measure import Measured
 from pytest_amp.speed.verdict import Interval
 from pytest_amp.torch_private import PrivateApiGone, kernel_times
 
-#: Kernels of an arm that are recorded, and the longest name: templates fill lines.
-KERNELS, LONGEST = 3, 72
+#: Kernels of an arm that are recorded, and the length of a name: a line of a message has two of them.
+KERNELS, LONGEST = 8, 40
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,16 @@ def changes(times: tuple[ArmTime, ArmTime]) -> str:
     return f"{candidate}, {reference}"
 
 
+def float32_gained(times: tuple[ArmTime, ArmTime]) -> bool:
+    """Return whether float32 became faster on the same card, and autocast takes no longer than before."""
+    reference, candidate = times
+    if reference.compared is None or candidate.compared is None:
+        return False
+    return only_float32_gained(
+        (reference.compared.terms, candidate.compared.terms), (reference.verdict, candidate.verdict)
+    )
+
+
 def milliseconds(interval: Interval | Observation) -> str:
     """Return a time in milliseconds, with its interval if it has one: ``1.234 [1.233, 1.236] ms``."""
     if isinstance(interval, Interval):
@@ -118,22 +129,57 @@ def kernels_of(call: Callable[[], object], device: Device) -> dict[str, float]:
 
 
 def top_kernels(seconds: dict[str, float]) -> list[Value]:
-    """Return the kernels that took most of the time: name, seconds, share of the whole."""
+    """Return the kernels that took most of the time: short name, seconds, share of the whole."""
     whole = sum(seconds.values())
-    shortened: dict[str, float] = {}
+    by_name: dict[str, float] = {}
     for name, duration in seconds.items():
-        short = name.removeprefix("void ")[:LONGEST]
-        shortened[short] = shortened.get(short, 0.0) + duration
-    ordered = sorted(shortened.items(), key=lambda row: (-row[1], row[0]))[:KERNELS]
+        by_name[short_name(name)] = by_name.get(short_name(name), 0.0) + duration
+    ordered = sorted(by_name.items(), key=lambda row: (-row[1], row[0]))[:KERNELS]
     return [[name, float(f"{duration:.4g}"), round(duration / whole, 3)] for name, duration in ordered]
 
 
-def kernels_in_words(kernels: Value) -> str:
-    """Return recorded kernels as text: ``61 % gemm, 20 % copy``; ``kernels not known`` without any."""
+def short_name(name: str) -> str:
+    """Return a kernel's name in at most LONGEST characters.
+
+    It consists of the function's name and, for a template, the name of its functor, without namespaces, arguments and
+    types of elements: ``vectorized_elementwise_kernel bfloat16_copy_kernel_cuda``. A longer name loses its middle.
+    """
+    plain = name.removeprefix("void ").replace("(anonymous namespace)::", "")
+    function, _, arguments = plain.partition("(")[0].partition("<")
+    words = [word.rpartition("::")[2] for word in re.findall(r"[\w:]+", arguments)]
+    functors = [word for word in words if re.search("kernel|functor|gemm|conv", word, re.IGNORECASE)]
+    function = function.rpartition("::")[2]
+    text = " ".join([function.strip(), *functors[:1]]) or name
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 15]}...{text[-12:]}"
+
+
+def kernels_in_words(before: Value, now: Value) -> str:
+    """Return the kernel whose time changed most, and the largest one; "" without kernels of this run.
+
+    A kernel that one of the two runs does not have among its largest has no time there.
+    """
+    old, new = _seconds_by_name(before), _seconds_by_name(now)
+    if not new:
+        return ""
+    largest = max(new, key=new.__getitem__)
+    if not old:
+        return f"largest: {largest} {_ms(new[largest])} ms; the baseline names no kernels"
+    changed = max({**new, **old}, key=lambda name: abs(new.get(name, 0.0) - old.get(name, 0.0)))
+    if changed == largest:
+        return f"largest, and changed most: {_change(largest, old, new)}"
+    return f"changed most: {_change(changed, old, new)}; largest: {_change(largest, old, new)}"
+
+
+def _change(name: str, old: dict[str, float], new: dict[str, float]) -> str:
+    return f"{name} {_ms(old.get(name))} -> {_ms(new.get(name))} ms"
+
+
+def _ms(seconds: float | None) -> str:
+    return "none" if seconds is None else f"{1e3 * seconds:.3g}"
+
+
+def _seconds_by_name(kernels: Value) -> dict[str, float]:
+    """Return the seconds of recorded kernels; a record may have anything there."""
     rows = kernels if isinstance(kernels, list) else []
-    shares = [
-        f"{row[2]:.0%} {row[0]} ({1e3 * row[1]:.3g} ms)".replace("%", " %", 1)
-        for row in rows
-        if isinstance(row, list) and len(row) == 3 and isinstance(row[1], float) and isinstance(row[2], (int, float))
-    ]
-    return ", ".join(shares) or "kernels not known"
+    pairs = [(row[0], row[1]) for row in rows if isinstance(row, list) and len(row) == 3]
+    return {short_name(str(name)): seconds for name, seconds in pairs if isinstance(seconds, float)}

@@ -162,7 +162,10 @@ def decide(
 
 
 def _look(log_ratios: list[float], rule: Rule) -> SpeedVerdict:
-    interval = median_interval(log_ratios, rule.confidence)
+    return _judged(median_interval(log_ratios, rule.confidence), rule)
+
+
+def _judged(interval: Interval, rule: Rule) -> SpeedVerdict:
     outcome = judge(interval, rule)
     undecided = (f"undecided after {interval.quads} quads",)
     return SpeedVerdict(outcome, interval, rule, undecided if outcome is Outcome.INCONCLUSIVE else ())
@@ -202,6 +205,13 @@ def confirmed(first: SpeedVerdict, second: SpeedVerdict) -> SpeedVerdict:
     if not failed[0]:
         reason = f"a second measurement failed, and the first, at {first.interval}, did not"
     return replace(second, outcome=Outcome.INCONCLUSIVE, reasons=(reason, *second.reasons), unconfirmed=first.interval)
+
+
+def with_floor(verdict: SpeedVerdict, floor: float) -> SpeedVerdict:
+    """Return the verdict of the same measurements on another ``floor``."""
+    rule = replace(verdict.rule, floor=floor)
+    last = _judged(verdict.interval, rule)
+    return last if verdict.unconfirmed is None else confirmed(_judged(verdict.unconfirmed, rule), last)
 
 
 def hull(first: Interval, second: Interval) -> Interval:
