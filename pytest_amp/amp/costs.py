@@ -56,8 +56,10 @@ class CostChecks(Bound):
         - ``ceiling``: replaces the speedup that the card's peak rates allow.
 
         With a baseline from the same hardware, the speedup may be no less than it was, but for the margin and 1 %
-        (device), 3 % (a step that was calibrated and is quiet) or 6 % (step); docs/explanation/speed.md has the rule.
-        Observed as ``<name>/over-<versus>/<kind>/speedup`` with its interval, and two times.
+        (device), 3 % (a step that was calibrated and is quiet) or 6 % (step), and neither arm may take longer, with
+        the same margins, on the same card; docs/explanation/speed.md has the rule. A speedup that is smaller because
+        float32 became faster is an improvement. Observed as ``<name>/over-<versus>/<kind>/speedup`` and two times,
+        with their intervals, and ``…/conditions``: the card, the host's CPU, the yardstick and the largest kernels.
 
         Skips the test, with the reason, where speed is off, and with "inconclusive: ..." where nothing can be said.
         Raises AmpFailure below the floor or the baseline, and for a step that cannot be captured; AmpUsageError for

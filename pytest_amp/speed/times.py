@@ -156,7 +156,7 @@ def short_name(name: str) -> str:
 def kernels_in_words(before: Value, now: Value) -> str:
     """Return the kernel whose time changed most, and the largest one; "" without kernels of this run.
 
-    A kernel that one of the two runs does not have among its largest has no time there.
+    A kernel that is not among the largest of a run takes at most as long as the smallest of these.
     """
     old, new = _seconds_by_name(before), _seconds_by_name(now)
     if not new:
@@ -164,7 +164,8 @@ def kernels_in_words(before: Value, now: Value) -> str:
     largest = max(new, key=new.__getitem__)
     if not old:
         return f"largest: {largest} {_ms(new[largest])} ms; the baseline names no kernels"
-    changed = max({**new, **old}, key=lambda name: abs(new.get(name, 0.0) - old.get(name, 0.0)))
+    least = [min(known.values()) if len(known) >= KERNELS else 0.0 for known in (old, new)]
+    changed = max({**new, **old}, key=lambda name: abs(new.get(name, least[1]) - old.get(name, least[0])))
     if changed == largest:
         return f"largest, and changed most: {_change(largest, old, new)}"
     return f"changed most: {_change(changed, old, new)}; largest: {_change(largest, old, new)}"

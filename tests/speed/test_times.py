@@ -15,7 +15,7 @@ from pytest_amp.record import Baseline, Better, Kind, Observation, Record, Value
 from pytest_amp.record.times import NOISE, Conditions, Terms, compare_time, conditions_key, terms
 from pytest_amp.speed import Demand, Interval, Plan, SpeedConditions, TimeBefore, check_speedup
 from pytest_amp.speed.demand import TOLERANCES
-from pytest_amp.speed.times import kernels_in_words
+from pytest_amp.speed.times import KERNELS, kernels_in_words
 from pytest_amp.speed.verdict import LOOKS, hull, interval_of
 from tests.observing import Noted
 from tests.speed.simulated import SimulatedClock, step_taking
@@ -225,6 +225,12 @@ def test_red_names_the_kernel_that_changed_and_the_largest(bench: Bench) -> None
 )
 def test_kernels_in_words(before: Value, now: Value, says: str) -> None:
     assert kernels_in_words(before, now) == says
+
+
+def test_kernel_that_is_just_below_the_recorded_ones_did_not_change_most() -> None:
+    before: list[Value] = [[f"kernel{number}", 1e-3 + 1e-5 * number, 0.1] for number in range(KERNELS)]
+    now: list[Value] = [["kernel7", 1.2e-3, 0.1], ["another", 1.005e-3, 0.1], *before[1:-1]]
+    assert kernels_in_words(before, now) == "largest, and changed most: kernel7 1.07 -> 1.2 ms"
 
 
 def test_another_card_is_judged_by_its_yardstick(bench: Bench) -> None:
