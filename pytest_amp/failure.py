@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -21,6 +22,7 @@ class AmpFailure(pytest.fail.Exception):  # type: ignore[name-defined,misc]
     Like ``pytest.fail``, it is not an ``Exception``: code under test that catches those does not
     catch it. Each argument is one line; the plugin fills ``rerun`` with the failing test where it is
     left out. ``label_before`` names the reference of the check: ``rule``, ``baseline``, ``exact``.
+    ``details`` are further lines by label, after ``now``.
     """
 
     def __init__(  # noqa: PLR0913  # the parts of the message
@@ -34,13 +36,15 @@ class AmpFailure(pytest.fail.Exception):  # type: ignore[name-defined,misc]
         accept: str | None = None,
         label_before: str = "before",
         site: str | None = None,
+        details: Mapping[str, str] | None = None,
     ) -> None:
         """Keep the parts; ``str()`` joins them. ``site`` is the line of the user's code, if one is known."""
         self.what = what
         self.site = site
-        self.parts = {
+        self.parts: dict[str, str | None] = {
             label_before: before,
             "now": now,
+            **(details or {}),
             "line": site,
             "likely": likely,
             "rerun": rerun,

@@ -8,14 +8,16 @@ from pytest_amp.amp.base import Bound
 from pytest_amp.amp.deprecated import renamed_keywords
 from pytest_amp.devices import DeviceKind
 from pytest_amp.failure import is_usage_error
-from pytest_amp.record import make_key
+from pytest_amp.record import Better, Kind, Observation, Value, make_key
+from pytest_amp.record.cause import likely_cause
+from pytest_amp.record.times import conditions_key
 from pytest_amp.run.identity import INFO
 
 if TYPE_CHECKING:
     from pytest_amp.cases import Case
     from pytest_amp.floors import Row
     from pytest_amp.memory import Census, MemoryUse
-    from pytest_amp.speed import Interval, MakeOptimizer, Measured, SpeedConditions, Workload
+    from pytest_amp.speed import Interval, MakeOptimizer, Measured, SpeedConditions, TimeBefore, Workload
 
 __tracebackhide__ = is_usage_error
 
@@ -54,8 +56,10 @@ class CostChecks(Bound):
         - ``ceiling``: replaces the speedup that the card's peak rates allow.
 
         With a baseline from the same hardware, the speedup may be no less than it was, apart from the margin and 1 %
-        (device), 3 % (a step that was calibrated and is quiet) or 6 % (step); docs/explanation/speed.md has the rule.
-        Observed as ``<name>/over-<versus>/<kind>/speedup`` with its interval, and two times.
+        (device), 3 % (a step that was calibrated and is quiet) or 6 % (step), and neither arm may take longer, with
+        the same margins, on the same card; docs/explanation/speed.md has the rule. A speedup that is smaller because
+        float32 became faster is an improvement. Observed as ``<name>/over-<versus>/<kind>/speedup`` and two times,
+        with their intervals, and ``…/conditions``: the card, the host's CPU, the yardstick and the largest kernels.
 
         Skips the test, with the reason, where speed is off, and with "inconclusive: ..." where nothing can be said.
         Raises AmpFailure below the floor or the baseline, and for a step that cannot be captured; AmpUsageError for
@@ -105,6 +109,32 @@ class CostChecks(Bound):
             observe=self.observe,
             before=self._interval_before,
             floors=self._config.floors,
+            compare_time=self._compare_time,
+            recorded=self._is_retained,
+            note=self._note,
+        )
+
+    def _compare_time(self, name: str, interval: Interval, margin: float, conditions: Value) -> TimeBefore | None:
+        """Compare a time, measured under ``conditions``, with the baseline's; None without it or to accept it."""
+        from pytest_amp.speed import TimeBefore
+
+        baseline = self._session.baseline
+        if baseline is None or self._config.accept:
+            return None
+        key = make_key(self._item.stash[INFO].family, self.device.key, self.precision.name, name)
+        before, beside = baseline.before(key), conditions_key(key)
+        if before is None:
+            return None
+        ends = (interval.low, interval.high)
+        now = Observation(key, Kind.SECONDS, interval.median, "s", interval=ends, better=Better.LOWER, margin=margin)
+        run = {beside: Observation(beside, Kind.MEASURE, conditions)}
+        old = baseline.before(beside)
+        return TimeBefore(
+            baseline.compare(now, run),
+            before,
+            baseline.terms(key, run),
+            kernels=old.value.get("kernels") if old is not None and isinstance(old.value, dict) else None,
+            cause=likely_cause(baseline.record.provenance, self._session.provenance, self.device.key),
         )
 
     def _floor(self, calibrated: Row | None, requested: float | None, uncalibrated: float) -> float:

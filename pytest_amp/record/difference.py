@@ -107,7 +107,7 @@ def difference(old: Record, new: Record) -> Difference:
             not_run_before += 1
             continue
         # The verdict in the record came from a comparison with the baseline of that run.
-        compared = baseline.compare(replace(observation, verdict=Verdict.PASS, baseline=None))
+        compared = baseline.compare(replace(observation, verdict=Verdict.PASS, baseline=None), now)
         if compared.verdict in ORDER:
             differing.append(compared)
         elif judged(compared):
