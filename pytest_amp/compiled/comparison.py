@@ -33,7 +33,7 @@ from pytest_amp.numerics.realised import realise, realise_and_run_float32
 from pytest_amp.numerics.step import in_words
 from pytest_amp.precision import dtype_name
 from pytest_amp.record import Observe
-from pytest_amp.torch_private import compiled_graphs, random_as_eager, taken_apart
+from pytest_amp.torch_private import compiled_graphs, numpy_draws_itself, random_as_eager, taken_apart
 
 __tracebackhide__ = is_usage_error
 
@@ -68,7 +68,11 @@ class _Run:
         device, region = self.conditions.device.torch_device, self.conditions.region
         eager = self._eager(realised, seed, loss_scale)
         outside = region if self.compilation.region is Where.AROUND else contextlib.nullcontext
-        with random_as_eager() if _has_drawn(device, seed) else contextlib.nullcontext():
+        with contextlib.ExitStack() as stack:
+            if _has_drawn(device, seed):
+                stack.enter_context(random_as_eager())
+            if not self.compilation.fullgraph:
+                stack.enter_context(numpy_draws_itself())
             compiled = run_step(
                 self.compiled, realised.on(device), outside, seed=seed, loss_scale=loss_scale, replay=False
             )

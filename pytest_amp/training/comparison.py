@@ -66,7 +66,7 @@ def check_training(
     """
     observed = _Observed()
     try:
-        return _drawn(setup, observed.observe, tolerance_scale=tolerance_scale)
+        return _drawn(setup, observed.observe, tolerance_scale=tolerance_scale, note=note)
     except Doubtful as first:
         again = _Observed()
         result = _drawn_again(setup, again.observe, tolerance_scale=tolerance_scale)
@@ -111,16 +111,28 @@ def _drawn_again(setup: Setup, observe: Observe, *, tolerance_scale: float) -> t
     return result
 
 
-def _drawn(setup: Setup, observe: Observe, *, tolerance_scale: float) -> tuple[Trajectory, Band]:
+def _drawn(
+    setup: Setup, observe: Observe, *, tolerance_scale: float, note: Callable[[str], None] | None = None
+) -> tuple[Trajectory, Band]:
     draws = recorded_draws(setup)
     with draws.scope():
-        return _check(setup, observe, draws, tolerance_scale=tolerance_scale)
+        return _check(setup, observe, draws, tolerance_scale=tolerance_scale, note=note)
 
 
-def _check(setup: Setup, observe: Observe, draws: Draws, *, tolerance_scale: float) -> tuple[Trajectory, Band]:
+def _check(
+    setup: Setup, observe: Observe, draws: Draws, *, tolerance_scale: float, note: Callable[[str], None] | None
+) -> tuple[Trajectory, Band]:
     with draws.replaying():
         plain = run(setup, low=False, inspect=_keeps_float32(setup, setup.reference))
-        companions = companions_of(setup)
+        differ = draws.unknown[:1]  # before the companions, whose noise is drawn as well
+        companions = [] if differ else companions_of(setup)
+    if differ:
+        companions = companions_of(setup, redraw=True)
+        if note is not None:
+            note(
+                f"{setup.case.name}: what {differ[0]} draws depends on values, and {setup.reference} draws other "
+                f"numbers than {setup.precision.name}: the band is that of runs which all draw different ones"
+            )
     disturbed = [companion.losses for companion in companions]
     band = make_band(plain.losses, disturbed, u=setup.precision.u, scale=tolerance_scale)
     if not all(_finite(loss) for loss in plain.losses):
@@ -132,7 +144,7 @@ def _check(setup: Setup, observe: Observe, draws: Draws, *, tolerance_scale: flo
         )
     low_run = run(setup, low=True, inspect=_keeps_float32(setup, setup.precision.name))
     name = setup.case.name
-    _check_steps(setup, plain, low_run)
+    _check_steps(setup, plain, low_run, companions if differ else ())
     if band.visible < _VISIBLE:
         _check_gradients(setup, plain, low_run, companions)
         raise TooLittleSeen(setup, band)
@@ -215,25 +227,29 @@ def _expect_region(setup: Setup, iteration: TrainingIteration) -> None:
         )
 
 
-def _check_steps(setup: Setup, plain: Trajectory, low_run: Trajectory) -> None:
-    """Raise AmpFailure for a fault of a step that does not depend on its loss."""
+def _check_steps(setup: Setup, plain: Trajectory, low_run: Trajectory, further: Sequence[Trajectory]) -> None:
+    """Raise AmpFailure for a fault of a step that does not depend on its loss.
+
+    ``further`` are float32 runs with other random numbers than ``plain``, which may have more zeros in a step.
+    """
     for index, (float32, low) in enumerate(zip(plain.steps, low_run.steps, strict=True)):
-        where = f"{setup.case.name}, step {index}"
-        if low.zero > float32.zero + _MORE_ZERO:
+        where, alike = f"{setup.case.name}, step {index}", [float32, *(other.steps[index] for other in further)]
+        zero, lost = max(step.zero for step in alike), max(step.lost for step in alike)
+        if low.zero > zero + _MORE_ZERO:
             raise AmpFailure(
                 f"{where}: {low.zero:.0%} of the gradients are exactly zero",
                 label_before="fp32",
-                before=f"{float32.zero:.0%}",
+                before=f"{zero:.0%}",
                 now=f"{low.zero:.0%} in {setup.precision.name}",
                 likely=_of_first(setup, plain, low_run, index)
                 or f"they are below {setup.precision.name}'s smallest number: the loss is not scaled, or is "
                 "divided or averaged in the low dtype",
             )
-        if low.lost > float32.lost + _MORE_LOST:
+        if low.lost > lost + _MORE_LOST:
             raise AmpFailure(
                 f"{where}: {low.lost:.0%} of the updates round away: the step leaves these parameters as they were",
                 label_before="fp32",
-                before=f"{float32.lost:.0%}",
+                before=f"{lost:.0%}",
                 now=f"{low.lost:.0%} in {setup.precision.name}",
                 likely=likely_sizes(setup, float32, low, low_run.scaler.get_scale())
                 or "the weights, or what is added to them, are in a low dtype",

@@ -149,16 +149,21 @@ Inspect = Callable[[int, TrainingIteration], None]
 
 #: Attempts of a step with the same random numbers: a scale of 65536 has fallen below 1 by then.
 _SAME_DRAWS = 20
+#: Distance of the seeds of companions that draw random numbers of their own: larger than those of any other step.
+_OWN_DRAWS = 10**9
 
 
-def run(setup: Setup, *, low: bool, companion: int | None = None, inspect: Inspect | None = None) -> Trajectory:
+def run(
+    setup: Setup, *, low: bool, companion: int | None = None, redraw: bool = False, inspect: Inspect | None = None
+) -> Trajectory:
     """Train from the setup's seed, in mixed precision (``low``) or in float32.
 
     A ``companion`` is a float32 run perturbed by noise of the size of low-precision rounding. With d four unit
     roundoffs of the low dtype, in each step each weight is multiplied by 1 + d e, e uniform in [-1, 1], and to each
     gradient noise is added, normal and of the relative L2 size d. The change of the step is added to the unperturbed
-    weights. (Noise on weights alone is not enough: Adam's first step is the sign of a gradient, which is arbitrary
-    near zero.) Steps that a scaler skips are repeated, so that the n-th step is the n-th update in each run.
+    weights. (Noise on weights alone is not enough: Adam's first step is the sign of a gradient, and a gradient near
+    zero may have either.) With ``redraw`` the companion also draws other random numbers in each step than the float32
+    run. Steps that a scaler skips are repeated, so that the n-th step is the n-th update in each run.
     """
     if setup.steps < 2:
         raise AmpUsageError(f"steps={setup.steps}; a trajectory has two at least")
@@ -182,7 +187,7 @@ def run(setup: Setup, *, low: bool, companion: int | None = None, inspect: Inspe
             setup.precision, low=low, manual=setup.manual, kept=trajectory.kept,
         )  # fmt: skip
         with _perturbed(optimizer, parameters, setup, index, companion):
-            trajectory.steps.append(_take(setup, iteration, parameters, companion))
+            trajectory.steps.append(_take(setup, iteration, parameters, companion, redraw=redraw))
         trajectory.stale += iteration.stale if stepped else []
         trajectory.second = iteration if index == 1 else trajectory.second
         stepped |= iteration.stepped
@@ -192,15 +197,21 @@ def run(setup: Setup, *, low: bool, companion: int | None = None, inspect: Inspe
 
 
 def _take(
-    setup: Setup, iteration: TrainingIteration, parameters: list[torch.nn.Parameter], companion: int | None
+    setup: Setup,
+    iteration: TrainingIteration,
+    parameters: list[torch.nn.Parameter],
+    companion: int | None,
+    *,
+    redraw: bool,
 ) -> TrajectoryStep:
     """Take the step, again if it was skipped."""
+    own = _OWN_DRAWS * (companion + 1) if redraw and companion is not None else 0
     for skipped in range(_MOST_SKIPPED):
         watch = _Watch(iteration, parameters)
         iteration.scaler.begin()
         iteration.losses.clear()
         # Draw anew after many failed attempts: random numbers that give NaN in the low dtype would do so each time.
-        draws = seeded(setup.seed + iteration.index + 10**6 * (skipped // _SAME_DRAWS))
+        draws = seeded(setup.seed + iteration.index + 10**6 * (skipped // _SAME_DRAWS) + own)
         iteration.backwards.clear()
         with draws, watch.watching(), _refusals(iteration, watch), _noted_regions(iteration, companion):
             iteration.conclude(setup.train(iteration))

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -158,6 +159,18 @@ def test_zeros_for_a_gradient_that_eager_does_not_have_are_accepted() -> None:
 def test_gradient_that_eager_does_not_have_is_named() -> None:
     with pytest.raises(AmpFailure, match=r"the gradient of scale .* is not what it is in eager"):
         check(_two_graphs(0.5), replace(TRACED, fullgraph=False))
+
+
+def test_numpys_draws_are_those_of_eager() -> None:
+    """Draw from numpy before dropout, as SpecAugment masks frames: a trace would draw from torch's generator."""
+    case = _dropping()
+
+    def loss(model: nn.Module, batch: dict[str, torch.Tensor]) -> Outputs:
+        features = batch["inputs"] * torch.from_numpy(np.random.rand(batch["inputs"].shape[-1])).float()  # noqa: NPY002
+        return case.loss(model, {**batch, "inputs": features})
+
+    observed = check(replace(case, loss=loss), replace(TRACED, fullgraph=False), bits=False)
+    assert observed["dropping/aot_eager/graphs"] >= 1
 
 
 def test_nothing_compiled_is_no_success(monkeypatch: pytest.MonkeyPatch) -> None:
