@@ -118,7 +118,7 @@ class CostChecks(Bound):
         """Compare a time, measured under ``conditions``, with the baseline's; None without it or to accept it."""
         from pytest_amp.speed import TimeBefore
 
-        baseline = self._session.baseline
+        baseline = self._run.baseline
         if baseline is None or self._config.accept:
             return None
         key = make_key(self._item.stash[INFO].family, self.device.key, self.precision.name, name)
@@ -134,7 +134,7 @@ class CostChecks(Bound):
             before,
             baseline.terms(key, run),
             kernels=old.value.get("kernels") if old is not None and isinstance(old.value, dict) else None,
-            cause=likely_cause(baseline.record.provenance, self._session.provenance, self.device.key),
+            cause=likely_cause(baseline.record.provenance, baseline.now, self.device.key),
         )
 
     def _floor(self, calibrated: Row | None, requested: float | None, uncalibrated: float) -> float:
