@@ -69,8 +69,8 @@ class Collector:
     def lint(self, name: str, function: Callable[[], Iterable[Finding]], *, detail: str) -> None:
         """Run one part of the linter; its line counts the findings."""
         findings = self.run(name, lambda: tuple(function()), detail=detail)
-        found = (entry_of_finding(finding, check=name) for finding in findings or ())
-        entries = [entry for entry in found if entry not in self.entries]
+        named = (entry_of_finding(finding, check=name) for finding in findings or ())
+        entries = [entry for entry in named if entry not in self.entries]
         self.entries += entries
         if entries:
             kinds = ", ".join(dict.fromkeys(entry.kind for entry in entries))
