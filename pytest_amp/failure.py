@@ -59,7 +59,7 @@ class AmpFailure(pytest.fail.Exception):  # type: ignore[name-defined,misc]
         return _copy, (type(self), self.args, self.__dict__)
 
     @classmethod
-    def message(cls, what: str, **parts: str) -> str:
+    def message(cls, what: str, **parts: Any) -> str:
         """Return the text of a failure that is reported and not raised."""
         failure = cls(what, **parts)
         receive(failure)

@@ -220,8 +220,7 @@ class Bound:
         """Add an observation to the test and compare it with the baseline. Raises AmpFailure where they disagree."""
         baseline = self._run.baseline
         if baseline is not None:
-            run = {earlier.key: earlier for earlier in self._item.stash[OBSERVATIONS]}
-            observation = baseline.compare(observation, run)
+            observation = baseline.compare(observation, {row.key: row for row in self._item.stash[OBSERVATIONS]})
         self._item.stash[OBSERVATIONS].append(observation)
         verdict = observation.verdict
         self._item.user_properties.append((f"amp {observation.key}", f"{observation.value} ({verdict.value})"))
@@ -398,10 +397,6 @@ class Bound:
     @property
     def _draws(self) -> int:
         """Return over how many seeds an error is observed: several if the run is recorded or compared, else one."""
-        return DRAWS if self._is_retained or self._config.baseline else 1
-
-    @property
-    def _is_retained(self) -> bool:
-        """Return whether the observations of the run are written to a file that can be a baseline."""
         config = self._config
-        return bool(config.record) or any(report.format == "json" for report in config.report)
+        retained = config.record or any(report.format == "json" for report in config.report)
+        return DRAWS if retained or config.baseline else 1

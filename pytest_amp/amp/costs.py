@@ -110,7 +110,7 @@ class CostChecks(Bound):
             before=self._interval_before,
             floors=self._config.floors,
             compare_time=self._compare_time,
-            recorded=self._is_retained,
+            recorded=bool(self._config.record) or any(report.format == "json" for report in self._config.report),
             note=self._note,
         )
 

@@ -85,7 +85,7 @@ class Baseline:
         if before is None:
             return times.Terms(None, "the baseline does not have it", absent=True)
         old, new = self.before(beside), run.get(beside)
-        return times.terms(before, old and old.value, new and new.value)
+        return times.terms(before, old.value if old else None, new.value if new else None)
 
     def standard(self, key: str) -> Observation | None:
         """Return the earlier observation that is the standard for a new one.

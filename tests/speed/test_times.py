@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-import numpy as np
 import pytest
 
 from pytest_amp.devices import find_device
@@ -14,9 +14,7 @@ from pytest_amp.precision import BF16
 from pytest_amp.record import Baseline, Better, Kind, Observation, Record, Value, Verdict, make_key
 from pytest_amp.record.times import NOISE, Conditions, Terms, compare_time, conditions_key, terms
 from pytest_amp.speed import Demand, Interval, Plan, SpeedConditions, TimeBefore, check_speedup
-from pytest_amp.speed.demand import TOLERANCES
 from pytest_amp.speed.times import KERNELS, kernels_in_words
-from pytest_amp.speed.verdict import LOOKS, hull, interval_of
 from tests.observing import Noted
 from tests.speed.simulated import SimulatedClock, step_taking
 from tests.speed.test_gate import _no_benchmark
@@ -26,18 +24,21 @@ __all__ = ["_no_benchmark"]
 #: Seconds of the yardsticks of a card.
 YARDSTICK = {"tensor-cores": 1e-3, "copy": 7e-5, "launch": 1.3e-6, "host-launch": 4e-6}
 CARD = "GPU-1"
-#: Relative noise of a block, and from process to process, of replayed graphs (docs/explanation/speed.md).
-BLOCK, PROCESS = 0.0005, 0.0012
 #: Key of a device's time.
 KEY = make_key("speed", "cuda", "bf16", "sums/over-tf32/device/autocast-time")
-#: Calls of an arm in a first measurement.
-CALLS = 60
+#: Calls of an arm in a measurement of twelve quads.
+CALLS = 127
 
 
 def measured_on(gpu: str = CARD, host: str = "a CPU", width: float = 0.0002, **factors: float) -> Conditions:
     """Return conditions whose yardsticks take ``factors`` times as long, by name with underscores."""
     seconds = {name: usual * factors.get(name.replace("-", "_"), 1.0) for name, usual in YARDSTICK.items()}
     return Conditions(gpu, host, {name: (s * (1 - width), s, s * (1 + width)) for name, s in seconds.items()})
+
+
+def moved_by(name: str, factor: float, gpu: str = CARD, width: float = 0.0002) -> Conditions:
+    """Return conditions of which one yardstick takes ``factor`` times as long."""
+    return measured_on(gpu, "a CPU", width, **{name.replace("-", "_"): factor})
 
 
 @dataclass
@@ -179,11 +180,12 @@ def test_one_percent_longer_and_a_gain_of_both_pass(bench: Bench, reference: flo
 
 
 def test_time_that_is_longer_once_is_not_red(bench: Bench) -> None:
-    """The interval of two measurements encloses both."""
+    """The interval of two measurements encloses both; the second one has new arms, and goes on where these ended."""
     bench.record()
-    calls = [2.1] * CALLS + [2.0] * 1000 * CALLS
-    bench.check(3.0, calls)
-    assert bench.verdicts()["autocast-time"] is not Verdict.REGRESSED
+    slow_first = [itertools.chain([1.05 * usual] * CALLS, itertools.repeat(usual)) for usual in (3.0, 2.0)]
+    bench.check(*slow_first)
+    assert bench.verdicts()["autocast-time"] is Verdict.INCONCLUSIVE
+    assert bench.verdicts()["speedup"] is Verdict.PASS
 
 
 LONG = "sm80_xmma_wgrad_implicit_gemm_indexed_bf16bf16_bf16f32_f32_nhwckrsc_nhwc_tilesize128x128x64_stage4"
@@ -244,11 +246,11 @@ def test_another_card_is_judged_by_its_yardstick(bench: Bench) -> None:
 
 
 def test_time_on_another_card_is_compared_with_the_translated_one() -> None:
-    """Of 1.85 % more, 0.4 % are the card's: without them the time would have regressed."""
+    """Expect a pass for 1.85 % more, of which the card takes 0.4 %."""
     old, new = measured_on("GPU-1", width=0), measured_on("GPU-2", width=0, tensor_cores=1.004, copy=1.006)
     before = seconds(KEY, Interval(2.0, 2.0, 2.0, 12), 0.015)
     how = terms(before, old.to_json(), new.to_json())
-    assert how.factors == (pytest.approx(1.004), pytest.approx(1.006))
+    assert how.factors == pytest.approx((1.004, 1.006))
     assert not how.is_same_card
     now = seconds(KEY, Interval(2.037, 2.037, 2.037, 12), 0.015)
     assert compare_time(now, before, how, fair=True).verdict is Verdict.PASS
@@ -266,7 +268,7 @@ def test_time_on_another_card_is_compared_with_the_translated_one() -> None:
 )
 def test_yardstick_that_moved_is_inconclusive(bench: Bench, card: str, name: str, factor: float, text: str) -> None:
     bench.record()
-    bench.check(3.3, 2.2, place=measured_on(card, **{name.replace("-", "_"): factor}))
+    bench.check(3.3, 2.2, place=moved_by(name, factor, gpu=card))
     assert bench.verdicts()["autocast-time"] is Verdict.INCONCLUSIVE
     assert bench.verdicts()["float32-time"] is Verdict.INCONCLUSIVE
     says = f"times are not compared with the baseline: the card runs at another speed than in the baseline: {{}} {text}"
@@ -285,7 +287,7 @@ def test_yardstick_within_its_noise_has_not_moved(name: str, limit: float) -> No
     """The interval of either is added to the limit."""
     before = seconds(KEY.replace("/device/", "/step/"), Interval(2.0, 2.0, 2.0, 12), 0.015)
     for share, moved in ((0.9, False), (1.1, True)):
-        now = measured_on(width=0, **{name.replace("-", "_"): 1 + share * limit})
+        now = moved_by(name, 1 + share * limit, width=0)
         assert bool(terms(before, measured_on(width=0).to_json(), now.to_json()).reason) == moved
 
 
@@ -370,39 +372,3 @@ def test_gain_of_float32_hides_no_slower_autocast(bench: Bench) -> None:
 def test_gain_of_float32_counts_on_the_same_card_only(bench: Bench, place: Conditions) -> None:
     bench.record()
     assert bench.red(2.7, 2.0, place=place)[0].startswith("sums under bf16 autocast is 1.35 times as fast as in TF32")
-
-
-def reds(spread: float, block: float, change: float, nights: int) -> int:
-    """Return in how many nights a device's time is red that takes ``change`` times as long.
-
-    ``spread`` is the standard deviation from process to process, ``block`` that of a quad, on the logarithm. A process
-    has the same offset in its second measurement as in its first.
-    """
-    rng = np.random.default_rng(29)
-
-    def measured(offset: float) -> Interval:
-        return interval_of(np.exp(rng.normal(offset, block, LOOKS[0])).tolist())
-
-    margin = SpeedConditions(find_device("cpu"), BF16, "gate").time_loss(Demand("sums", 0.0, "tf32", kind="device"))
-    count = 0
-    for _ in range(nights):
-        before = seconds(KEY, measured(rng.normal(0, spread)), margin)
-        offset = rng.normal(np.log(change), spread)
-        now = seconds(KEY, hull(measured(offset), measured(offset)), margin)
-        count += compare_time(now, before, Terms(), fair=True).verdict is Verdict.REGRESSED
-    return count
-
-
-def test_healthy_times_are_not_red() -> None:
-    """Spreads of replayed graphs, and those of a product of 4096 on an overloaded host: no night of 4000 is red."""
-    assert reds(PROCESS, BLOCK, 1.0, 4000) == 0
-    assert reds(0.0032, 0.0057, 1.0, 4000) == 0
-
-
-def test_largest_spread_that_is_judged_is_red_once_in_a_thousand_nights() -> None:
-    ((spread, _),) = TOLERANCES["device"]
-    assert reds(spread, BLOCK, 1.0, 4000) <= 8
-
-
-def test_two_percent_longer_is_red_in_nearly_every_night() -> None:
-    assert reds(PROCESS, BLOCK, 1.02, 1000) >= 950
