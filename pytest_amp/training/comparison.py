@@ -124,13 +124,13 @@ def _check(
 ) -> tuple[Trajectory, Band]:
     with draws.replaying():
         plain = run(setup, low=False, inspect=_keeps_float32(setup, setup.reference))
-        differ = draws.unknown[:1]  # before the companions, whose noise is drawn as well
-        companions = [] if differ else companions_of(setup)
-    if differ:
+        unrecorded = draws.unknown[:1]  # before the companions, whose noise is drawn as well
+        companions = [] if unrecorded else companions_of(setup)
+    if unrecorded:
         companions = companions_of(setup, redraw=True)
         if note is not None:
             note(
-                f"{setup.case.name}: what {differ[0]} draws depends on values, and {setup.reference} draws other "
+                f"{setup.case.name}: what {unrecorded[0]} draws depends on values, and {setup.reference} draws other "
                 f"numbers than {setup.precision.name}: the band is that of runs which all draw different ones"
             )
     disturbed = [companion.losses for companion in companions]
@@ -144,7 +144,7 @@ def _check(
         )
     low_run = run(setup, low=True, inspect=_keeps_float32(setup, setup.precision.name))
     name = setup.case.name
-    _check_steps(setup, plain, low_run, companions if differ else ())
+    _check_steps(setup, plain, low_run, companions if unrecorded else ())
     if band.visible < _VISIBLE:
         _check_gradients(setup, plain, low_run, companions)
         raise TooLittleSeen(setup, band)
@@ -233,8 +233,9 @@ def _check_steps(setup: Setup, plain: Trajectory, low_run: Trajectory, further: 
     ``further`` are float32 runs with other random numbers than ``plain``, which may have more zeros in a step.
     """
     for index, (float32, low) in enumerate(zip(plain.steps, low_run.steps, strict=True)):
-        where, alike = f"{setup.case.name}, step {index}", [float32, *(other.steps[index] for other in further)]
-        zero, lost = max(step.zero for step in alike), max(step.lost for step in alike)
+        where = f"{setup.case.name}, step {index}"
+        steps = [float32, *(trajectory.steps[index] for trajectory in further)]
+        zero, lost = max(step.zero for step in steps), max(step.lost for step in steps)
         if low.zero > zero + _MORE_ZERO:
             raise AmpFailure(
                 f"{where}: {low.zero:.0%} of the gradients are exactly zero",

@@ -205,13 +205,13 @@ def _take(
     redraw: bool,
 ) -> TrajectoryStep:
     """Take the step, again if it was skipped."""
-    own = _OWN_DRAWS * (companion + 1) if redraw and companion is not None else 0
+    offset = _OWN_DRAWS * (companion + 1) if redraw and companion is not None else 0
     for skipped in range(_MOST_SKIPPED):
         watch = _Watch(iteration, parameters)
         iteration.scaler.begin()
         iteration.losses.clear()
         # Draw anew after many failed attempts: random numbers that give NaN in the low dtype would do so each time.
-        draws = seeded(setup.seed + iteration.index + 10**6 * (skipped // _SAME_DRAWS) + own)
+        draws = seeded(setup.seed + iteration.index + 10**6 * (skipped // _SAME_DRAWS) + offset)
         iteration.backwards.clear()
         with draws, watch.watching(), _refusals(iteration, watch), _noted_regions(iteration, companion):
             iteration.conclude(setup.train(iteration))

@@ -20,7 +20,7 @@ from tests.observing import Noted, unheeded
 from tests.training.test_check_training import sgd
 
 ROWS, SAMPLED = 64, 16
-STEPS = 20
+STEPS = 40
 
 
 def sampling() -> Case:
