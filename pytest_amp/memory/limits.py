@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pytest_amp.cases import Case
 from pytest_amp.failure import AmpFailure, AmpUsageError, is_usage_error
 from pytest_amp.memory.passes import Passes
-from pytest_amp.memory.peaks import Allocator, Peak, growth, peak_of
+from pytest_amp.memory.peaks import Allocator, Peak, growth, peak_of, tensor_peak
 from pytest_amp.memory.saved import Saved, saved_bytes
 from pytest_amp.numerics.conditions import Conditions
 from pytest_amp.record import Observe
@@ -24,14 +24,17 @@ STEPS = 4
 class MemoryUse:
     """Memory that a step saves for backward and its peak, in float32 and in mixed precision.
 
-    ``peak`` and ``peak_fp32`` are None if the device's allocator has no statistics; the values of float32 are None for
-    a case that runs only inside a region.
+    ``tensors`` and ``tensors_fp32`` are the peaks of the tensors that a step allocates, in bytes, without workspaces of
+    libraries. ``peak`` and ``peak_fp32`` are the allocator's, and None if it has no statistics; the values of float32
+    are None for a case that runs only inside a region.
     """
 
     saved: Saved
     saved_fp32: Saved | None
     peak: Peak | None
     peak_fp32: Peak | None
+    tensors: int
+    tensors_fp32: int | None
 
     @property
     def saved_ratio(self) -> float | None:
@@ -39,6 +42,11 @@ class MemoryUse:
         if self.saved_fp32 is None:
             return None
         return _ratio(self.saved.bytes, self.saved_fp32.bytes)
+
+    @property
+    def tensor_ratio(self) -> float | None:
+        """Peak of the step's tensors, mixed precision over float32."""
+        return None if self.tensors_fp32 is None else _ratio(self.tensors, self.tensors_fp32)
 
     @property
     def peak_ratio(self) -> float | None:
@@ -50,6 +58,7 @@ class MemoryUse:
     def __str__(self) -> str:
         """Return a table of saved bytes, and of peaks if available, next to float32's."""
         rows = [_row("kept for backward", self.saved.bytes, None if self.saved_fp32 is None else self.saved_fp32.bytes)]
+        rows.append(_row("peak of tensors", self.tensors, self.tensors_fp32))
         if self.peak is not None:
             wide = None if self.peak_fp32 is None else self.peak_fp32.allocated
             rows.append(_row("peak allocated", self.peak.allocated, wide))
@@ -95,11 +104,13 @@ def check_memory(  # noqa: PLR0913  # keywords of one check
         )
     passes = Passes(case, conditions)
     saved, peak = saved_bytes(passes, passes.amp()), peak_of(passes, passes.amp())
-    saved_fp32 = peak_fp32 = None
+    tensors = tensor_peak(passes, passes.amp())
+    saved_fp32 = peak_fp32 = tensors_fp32 = None
     if plain is not None:
         wide = passes if plain is case else Passes(plain, conditions)
         saved_fp32, peak_fp32 = saved_bytes(wide, contextlib.nullcontext), peak_of(wide, contextlib.nullcontext)
-    use = MemoryUse(saved, saved_fp32, peak, peak_fp32)
+        tensors_fp32 = tensor_peak(wide, contextlib.nullcontext)
+    use = MemoryUse(saved, saved_fp32, peak, peak_fp32, tensors, tensors_fp32)
     _check_manual_casts(passes, use.saved)
     _check_growth(passes)
     _observe(case.name, use, observe, ceiling, peak_ceiling)

@@ -119,6 +119,36 @@ def grouped_attention_forgets_scale() -> None:
 
 
 @defect(
+    "Attention in a region falls back to the formula if the selected back end has no kernel",
+    caught_by="rules/test_attention.py::test_attention_is_cast[cpu-bf16-flash-dropout-float32",
+)
+def attention_falls_back_in_a_region() -> None:
+    def attend(call: Overridden) -> Any:
+        cast = call.cast(call.low)
+        try:
+            return cast.run()
+        except RuntimeError:
+            with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+                return cast.run()
+
+    override("scaled_dot_product_attention", attend, [DEVICE])
+
+
+@defect(
+    "Attention in a region refuses grouped queries, as if its back end had no kernel",
+    caught_by="rules/test_attention.py::test_attention_is_cast[cpu-bf16-math-gqa-mixed",
+)
+def attention_refuses_grouped_queries_in_a_region() -> None:
+    def attend(call: Overridden) -> Any:
+        cast = call.cast(call.low)
+        if cast.kwargs.get("enable_gqa"):
+            raise RuntimeError("No available kernel. Aborting execution.")
+        return cast.run()
+
+    override("scaled_dot_product_attention", attend, [DEVICE])
+
+
+@defect(
     "MultiheadAttention with ``kdim`` computes below autocast",
     caught_by="rules/test_attention.py::test_multihead_attention_of_any_width_is_low[cpu-bf16-kdim-eval-fused",
 )
