@@ -22,7 +22,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--require-libraries",
         action="store_true",
-        help="fail, rather than skip, real models whose library is not installed",
+        help="fail, rather than skip, real models whose library is not installed, or too old",
     )
 
 
@@ -44,9 +44,9 @@ def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> 
 
 @pytest.fixture
 def model(row: RealModel, request: pytest.FixtureRequest) -> RealModel:
-    """Return the row of the table; skip by name if its library is not installed."""
+    """Return the row of the table; skip by name if its library is not installed, or too old."""
     if row.missing is not None:
-        message = f"{row.name}: {row.missing} is not installed"
+        message = f"{row.name}: {row.missing}"
         if request.config.getoption("--require-libraries", default=False):
             pytest.fail(message, pytrace=False)
         pytest.skip(message)
