@@ -26,6 +26,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Expect the faults of torch in ``known.toml``, unless the command names another file."""
+    if config.getoption("amp_known", default=None) is None:
+        config.option.amp_known = str(FOLDER / "known.toml")
+
+
 class LeftOut(pytest.Module):
     """Checks, skipped in one line: they take minutes, and libraries that the project does not depend on."""
 

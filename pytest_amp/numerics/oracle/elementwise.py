@@ -76,7 +76,7 @@ def power_cuda(operation: Operation) -> list[Any]:
     """Compute ``aten::pow.Tensor_Scalar`` on CUDA: the exponent and the square in a cube are rounded to the dtype.
 
     pow_tensor_scalar_kernel in aten/src/ATen/native/cuda/PowKernel.cu has kernels for roots and reciprocals, which
-    round once. pow_tensor_scalar_kernel_impl multiplies ``base * base * base`` and ``1.0 / (base * base)`` in the dtype.
+    round once. pow_tensor_scalar_kernel_impl computes ``base * base * base`` and ``1.0 / (base * base)`` in the dtype.
     """
     x, exponent = operation.args[:2]
     dtype = operation.returned[0]
