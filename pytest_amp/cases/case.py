@@ -177,12 +177,31 @@ _DICTS = (dict, OrderedDict)
 
 
 def _cast(model: torch.nn.Module, dtype: torch.dtype) -> None:
-    """Cast parameters and buffers as ``Module.to`` does, but keep the imaginary parts of complex ones."""
+    """Cast parameters and buffers as ``Module.to`` does, but keep the imaginary parts of complex ones.
+
+    Modules that share a buffer share its copy.
+    """
+    copies: dict[torch.Tensor, torch.Tensor] = {}
     for module in model.modules():
         for parameter in module.parameters(recurse=False):
             parameter.data = parameter.data.to(_floating_dtype(parameter, dtype))
-        for name, buffer in list(module.named_buffers(recurse=False)):
-            setattr(module, name, buffer.to(_floating_dtype(buffer, dtype)))
+        for name, buffer in list(module.named_buffers(recurse=False, remove_duplicate=False)):
+            if buffer not in copies:
+                copies[buffer] = buffer.to(_floating_dtype(buffer, dtype))
+            setattr(module, name, copies[buffer])
+
+
+def named_buffers(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Return the buffers of a model by all of their names.
+
+    ``Module.named_buffers`` leaves out further names of a tensor. ``Module.to`` copies a tensor that two modules share
+    for each of them if it changes device or dtype, and the copies then have two names.
+    """
+    return {
+        f"{path}.{name}" if path else name: buffer
+        for path, module in model.named_modules()
+        for name, buffer in module.named_buffers(recurse=False, remove_duplicate=False)
+    }
 
 
 def _floating_dtype(tensor: torch.Tensor, dtype: torch.dtype) -> torch.dtype:

@@ -18,6 +18,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from pytest_amp.cases import Case, Realised
+from pytest_amp.compiled.causes import known_cause
 from pytest_amp.compiled.compilation import Compilation, Where
 from pytest_amp.devices import DeviceKind
 from pytest_amp.devices.generators import seed_torch
@@ -281,8 +282,8 @@ def _check_errors(run: _Run, eager_run: CaseRun, compared: Sequence[Compared]) -
         label_before="exact",
         before=f"relative L2 distance from float64; rounding explains {worst.noise:.3g}",
         now=run.conditions.now(f"{worst.error:.3g}; distance from eager float32 {worst.plain:.3g}"),
-        likely="the compiler casts elsewhere than eager does, reorders a sum, or its kernel is wrong"
-        + _other_backend(run),
+        likely=known_cause(eager_run.realised.model, worst.name, run.conditions)
+        or f"the compiler casts elsewhere than eager does, reorders a sum, or its kernel is wrong{_other_backend(run)}",
     )
 
 

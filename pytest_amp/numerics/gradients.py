@@ -8,7 +8,7 @@ from functools import partial
 
 import torch
 
-from pytest_amp.cases import Case, expect_python
+from pytest_amp.cases import Case, expect_python, named_buffers
 from pytest_amp.failure import AmpFailure, is_usage_error
 from pytest_amp.numerics import predicted as rounding
 from pytest_amp.numerics import tolerance as limits
@@ -47,6 +47,7 @@ def check_gradients(case: Case, conditions: Conditions, observe: Observe, *, tol
     run = CaseRun(case, realised, conditions, prediction, fp32, tolerance)
     further = other_draws(case, conditions, lambda seed: run.step_of(seed, prediction.loss_scale))
     amp = run.step()
+    _check_buffers_exist(run, amp)
     _check_present(run, amp)
     _check_dtypes(run, amp)
     _check_finite(run, amp)
@@ -73,10 +74,26 @@ def check_gradients(case: Case, conditions: Conditions, observe: Observe, *, tol
         rounding.check_operators(case, conditions, run.operators, observe)
 
 
+def _check_buffers_exist(run: CaseRun, amp: Step) -> None:
+    """Check that a step has the buffers of manual casts; a forward pass may register buffers, and delete them."""
+    expected = run.prediction.reference.buffers
+    differ = [name for name in {**expected, **amp.buffers} if (name in expected) != (name in amp.buffers)]
+    if differ:
+        words = {True: "exists", False: "does not exist"}
+        raise AmpFailure(
+            f"{run.what(f'buffer.{differ[0]}')} {words[differ[0] in amp.buffers]}"
+            f"{other_names([f'buffer.{name}' for name in differ])}",
+            label_before="by hand",
+            before=f"with manual casts it {words[differ[0] in expected]}",
+            now=run.where.now(words[differ[0] in amp.buffers]),
+            likely="the forward pass registers or deletes it under a condition that autocast changes",
+        )
+
+
 def _check_present(run: CaseRun, amp: Step) -> None:
     """Check that every gradient of the float64 step exists in mixed precision, and is zero only if it is in float64."""
     exact, actual = run.prediction.exact.named(), amp.named()
-    missing = [name for name in exact if name not in actual]
+    missing = [name for name in exact if name not in actual and not name.startswith("buffer.")]
     if missing:
         raise AmpFailure(
             f"{run.describe(missing[0])} is missing{other_names(missing)}",
@@ -107,9 +124,12 @@ def _check_present(run: CaseRun, amp: Step) -> None:
 
 
 def _check_dtypes(run: CaseRun, amp: Step) -> None:
-    """Check that gradients have their tensor's dtype, buffers keep their dtype, and outputs have the reference's."""
+    """Check that gradients have their tensor's dtype, buffers keep their dtype, and outputs have the reference's.
+
+    Buffers that the forward pass registers have the reference's dtype, too.
+    """
     parameters = dict(run.realised.model.named_parameters())
-    buffers = dict(run.realised.model.named_buffers())
+    buffers = {**run.prediction.reference.buffers, **named_buffers(run.realised.model)}
     expected = {name: (amp.gradients[name], parameters[name].dtype) for name in amp.gradients}
     expected |= {f"buffer.{name}": (value, buffers[name].dtype) for name, value in amp.buffers.items()}
     if run.prediction.same_device:
@@ -132,7 +152,7 @@ def _is_cast_table(run: CaseRun, name: str, value: torch.Tensor) -> bool:
     Position tables are cast to the dtype of activations in this way. A statistic, in contrast, changes in a step.
     """
     path = name.removeprefix("buffer.")
-    initial = dict(run.realised.model.named_buffers()).get(path) if name.startswith("buffer.") else None
+    initial = named_buffers(run.realised.model).get(path) if name.startswith("buffer.") else None
     reference = run.prediction.reference.buffers.get(path)
     if initial is None or reference is None or reference.dtype != value.dtype or initial.shape != value.shape:
         return False
@@ -275,8 +295,8 @@ def _by_excess(tensor: Compared) -> float:
 
 
 def _check_counts(run: CaseRun, amp: Step) -> None:
-    """Check that integer buffers are exact."""
-    exact = run.prediction.exact.buffers
+    """Check that integer buffers are exact, or equal to the reference's if only an autocast region registers them."""
+    exact = {**run.prediction.reference.buffers, **run.prediction.exact.buffers}
     for name, value in amp.buffers.items():
         if not is_inexact(value) and not torch.equal(value.cpu(), exact[name].cpu()):
             raise AmpFailure(

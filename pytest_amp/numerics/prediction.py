@@ -142,9 +142,10 @@ def step_errors(step: Step, known: Step, exact: Step) -> dict[str, float]:
 
 
 def _errors(step: Step, exact: Step, sizes: Mapping[str, float]) -> dict[str, float]:
-    """Return E(step, exact) of each tensor that both steps have."""
+    """Return E(step, exact) of each tensor that both steps have, and that has a size."""
     actual, known = step.named(), exact.named()
-    return {name: relative_error(actual[name], known[name], scale=sizes[name]) for name in known.keys() & actual.keys()}
+    names = known.keys() & actual.keys() & sizes.keys()
+    return {name: relative_error(actual[name], known[name], scale=sizes[name]) for name in names}
 
 
 def reference_step(case: Case, realised: Realised, device: Device, precision: Precision, *, seed: int) -> Step:

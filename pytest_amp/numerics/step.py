@@ -15,6 +15,7 @@ from pytest_amp.cases import (
     expect_graph,
     in_one_line,
     loss_of,
+    named_buffers,
     named_tensors,
     outputs_by_name,
     passes,
@@ -123,7 +124,7 @@ def run_step(  # noqa: PLR0913  # keywords of one step
         outputs={name: dense(value.detach()) for name, value in outputs_by_name(outputs).items()},
         gradients={name: _dense(value.grad) for name, value in model.named_parameters() if value.requires_grad},
         inputs={name: _dense(value.grad) for name, value in named_tensors(batch) if value.requires_grad},
-        buffers={name: dense(buffer) for name, buffer in model.named_buffers()},
+        buffers={name: dense(buffer) for name, buffer in named_buffers(model).items()},
         loss_scale=loss_scale,
     )
 

@@ -13,7 +13,7 @@ from torch import nn
 
 from pytest_amp.cases import Case, mlp
 from pytest_amp.cases.case import Outputs
-from pytest_amp.compiled import Compilation, Where, check_compiled, sandbox
+from pytest_amp.compiled import Compilation, Where, check_compiled, comparison, sandbox
 from pytest_amp.devices import find_device
 from pytest_amp.failure import AmpFailure
 from pytest_amp.numerics import Conditions
@@ -74,6 +74,12 @@ def test_another_order_is_named() -> None:
 def test_another_value_is_named() -> None:
     with pytest.raises(AmpFailure, match="has an error of"):
         check(_changed(lambda outputs, _model, _batch: {**outputs, "loss": outputs["loss"] * 1.1}))
+
+
+def test_known_fault_of_torch_is_the_likely_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(comparison, "known_cause", lambda _model, name, _where: f"a fault that {name} has")
+    with pytest.raises(AmpFailure, match=r"likely +a fault that output\.loss has"):
+        held(_changed(lambda outputs, _model, _batch: {**outputs, "loss": outputs["loss"] * 1.1}))
 
 
 def test_what_is_not_finite_is_named() -> None:

@@ -178,8 +178,9 @@ def layer_norm_in_inference_is_low() -> None:
 def softmax_in_low_steps() -> None:
     def softmax(call: Overridden) -> Any:
         x, dim = call.cast(call.low).args[:2]
-        weights = (x - x.amax(dim, keepdim=True)).exp()
-        return weights / weights.sum(dim, keepdim=True)
+        with torch._C._DisableAutocast():  # CUDA's autocast casts exp and sum to float32
+            weights = (x - x.amax(dim, keepdim=True)).exp()
+            return weights / weights.sum(dim, keepdim=True)
 
     override("softmax.int", softmax)
 

@@ -176,5 +176,6 @@ MODELS = (
         shows="attention in blocks and on grids, and convolutions with BatchNorm",
         build=_timm("test_maxvit", img_size=64),
         batch=_pictures(64, rows=6),
+        since="1.0.31",
     ),
 )

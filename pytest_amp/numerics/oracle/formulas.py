@@ -253,6 +253,7 @@ ON_CUDA: dict[tuple[str, str], Formula] = {
     **{("any_order", name): scattered.taken_backward for name in scattered.BY_INDICES},
     **{("any_order", name): scattered.padding_backward for name in scattered.PADDING},
     **{("fused", name): steps.in_steps for name in steps.ON_CUDA},
+    **{("fused", f"aten::{name}"): elementwise.power_cuda for name in ("pow.Tensor_Scalar", "pow_.Scalar")},
 }
 
 #: Formulas by model and overload, unless ``ON_CUDA`` has one for CUDA.
