@@ -13,14 +13,14 @@ from pytest_amp.numerics import Conditions
 _BATCH_NORM_MENDED = (2, 15)
 
 
-def known_cause(model: nn.Module, name: str, where: Conditions) -> str | None:
+def known_cause(model: nn.Module, name: str, conditions: Conditions) -> str | None:
     """Return the fault of torch behind the error of a gradient, and its module; None if none is known.
 
     On CUDA in fp16 eager runs BatchNorm by cuDNN. A trace calls ``native_batch_norm``, and up to torch 2.14 its
     backward pass rounds the gradient of the bias. The error shows in that gradient, and in the gradient of a bias in
     front of BatchNorm, which is zero up to rounding (``suites/known.toml``, measured with torch 2.11 on an H200).
     """
-    is_affected = where.device.type == "cuda" and where.precision.dtype == torch.float16
+    is_affected = conditions.device.type == "cuda" and conditions.precision.dtype == torch.float16
     if not is_affected or release_of(torch.__version__) >= _BATCH_NORM_MENDED:
         return None
     norm = _batch_norm_of(model, name.rpartition(".")[0])

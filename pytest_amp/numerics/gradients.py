@@ -85,7 +85,7 @@ def _check_buffers_exist(run: CaseRun, amp: Step) -> None:
             f"{other_names([f'buffer.{name}' for name in differ])}",
             label_before="by hand",
             before=f"with manual casts it {words[differ[0] in expected]}",
-            now=run.where.now(words[differ[0] in amp.buffers]),
+            now=run.conditions.now(words[differ[0] in amp.buffers]),
             likely="the forward pass registers or deletes it under a condition that autocast changes",
         )
 

@@ -79,7 +79,7 @@ def test_another_value_is_named() -> None:
 def test_known_fault_of_torch_is_the_likely_cause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(comparison, "known_cause", lambda _model, name, _where: f"a fault that {name} has")
     with pytest.raises(AmpFailure, match=r"likely +a fault that output\.loss has"):
-        held(_changed(lambda outputs, _model, _batch: {**outputs, "loss": outputs["loss"] * 1.1}))
+        check(_changed(lambda outputs, _model, _batch: {**outputs, "loss": outputs["loss"] * 1.1}))
 
 
 def test_what_is_not_finite_is_named() -> None:
