@@ -8,11 +8,13 @@
 # make kernels    the suite of 16-bit kernels on the CPU, which is of the long tier there
 # make coverage   branch coverage of the package by tests/ and suites/
 # make real-models  every check of `amp` over models of other libraries, which are installed first (MODELS= selects by -k)
-# make seeds      the suites on the CPU with forty seeds, resumable: which tests judge their random numbers (SEEDS=, TESTS=)
+# make seeds      the suites on the CPU with forty seeds, resumable: which tests judge their random numbers (SEEDS=, TESTS=);
+#                 with the long tier, whose tests (all of the family kernels on a CPU) draw random numbers, too
 # make cost       what check_gradients costs over the real models: steps, time, memory (MODELS= names some)
 # make release-support TORCH=torch==2.15.0  what that release changes in this project's data, as a patch to review
 #                 (PYTHON_OF=, NOTES=, ARGS=: docs/how-to/support-a-release.md)
-# make soak       the suites on the CPU, 20 times in one process: no flake, no leak (TIMES=, TESTS=)
+# make soak       the suites on the CPU, 20 times in one process: no flake, no leak (TIMES=, TESTS=); the ordinary tier
+#                 only: caches that compiled networks fill are no leak, and make seeds repeats the long tier in new processes
 #
 # All make a virtual environment and install into it first. VENV=none uses PYTHON as it is and
 # installs nothing. TORCH='torch==2.9.1' checks another torch than the one in constraints.txt.
@@ -143,7 +145,7 @@ cost: libraries
 	  $(if $(filter auto,$(AMP_DTYPE)),,--dtype=$(AMP_DTYPE)) $(MODELS)
 
 seeds: setup
-	PYTHONPATH=. $(RUN) -m tools.seeds --seeds=$(SEEDS) -- $(TESTS) -n 2 --amp-device=cpu --amp-dtype=bf16,fp16
+	PYTHONPATH=. $(RUN) -m tools.seeds --seeds=$(SEEDS) -- $(TESTS) -n 2 --amp-device=cpu --amp-dtype=bf16,fp16 --amp-tier=all
 
 # The environment of the tool has the torch of constraints.txt: that which is to be supported has one of its own.
 release-support: REQUIREMENT := -c constraints.txt torch

@@ -1,4 +1,4 @@
-"""Checks of a user's decoder under mixed precision, and the table to look at when a check fails.
+"""Checks of a user's decoder under mixed precision, and the table that helps when a check fails.
 
 Run it with ``pytest examples --amp-device=cpu --amp-dtype=bf16`` (or ``cuda``, ``fp16``).
 """

@@ -217,7 +217,9 @@ def _tolerance_scale(value: str, _context: Context) -> float:
 def _timeout(value: str, _context: Context) -> tuple[float, float]:
     test, comma, run = value.partition(",")
     if not all(re.fullmatch(r"[0-9]{1,9}(\.[0-9]+)?", part) for part in (test, run if comma else "0")):
-        raise _Bad(f"{value!r} is no time limit; expected seconds of a test, as 600, or also of the run, as 600,7200")
+        raise _Bad(
+            f"{value!r} is not a time limit; expected seconds of a test, as 600, or also of the run, as 600,7200"
+        )
     return float(test), float(run or 0)
 
 

@@ -11,7 +11,7 @@ from pytest_amp.failure import AmpFailure
 def imported(module: str, *, what: str, extra: str) -> ModuleType:
     """Import ``module``. Raises AmpFailure naming ``extra`` if a library that it needs is not installed.
 
-    ``what`` is the message's name of the check that needs it.
+    ``what`` names the check that needs it, for the message.
     """
     try:
         return importlib.import_module(module)

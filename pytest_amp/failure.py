@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,9 +19,10 @@ UNSEEDED = "random numbers that torch does not seed (of a generator that seeds i
 class AmpFailure(pytest.fail.Exception):  # type: ignore[name-defined,misc]
     """A broken promise, in at most a dozen lines: what, before, now, likely cause, how to rerun and accept.
 
-    Like ``pytest.fail``, it is no ``Exception``: code under test that catches everything lets it
-    through. Each argument is one line; the plugin fills ``rerun`` with the failing test where it is
-    left out. ``label_before`` names what the check was held against: ``rule``, ``baseline``, ``exact``.
+    Like ``pytest.fail``, it is not an ``Exception``: code under test that catches those does not
+    catch it. Each argument is one line; the plugin fills ``rerun`` with the failing test where it is
+    left out. ``label_before`` names the reference of the check: ``rule``, ``baseline``, ``exact``.
+    ``details`` are further lines by label, after ``now``.
     """
 
     def __init__(  # noqa: PLR0913  # the parts of the message
@@ -34,13 +36,15 @@ class AmpFailure(pytest.fail.Exception):  # type: ignore[name-defined,misc]
         accept: str | None = None,
         label_before: str = "before",
         site: str | None = None,
+        details: Mapping[str, str] | None = None,
     ) -> None:
         """Keep the parts; ``str()`` joins them. ``site`` is the line of the user's code, if one is known."""
         self.what = what
         self.site = site
-        self.parts = {
+        self.parts: dict[str, str | None] = {
             label_before: before,
             "now": now,
+            **(details or {}),
             "line": site,
             "likely": likely,
             "rerun": rerun,
@@ -55,14 +59,14 @@ class AmpFailure(pytest.fail.Exception):  # type: ignore[name-defined,misc]
         return _copy, (type(self), self.args, self.__dict__)
 
     @classmethod
-    def message(cls, what: str, **parts: str) -> str:
+    def message(cls, what: str, **parts: Any) -> str:
         """Return the text of a failure that is reported and not raised."""
         failure = cls(what, **parts)
         receive(failure)
         return str(failure)
 
     def rerun_with(self, command: str) -> None:
-        """Say ``command`` where the check itself named none."""
+        """Set ``command`` if the check itself named none."""
         if self.parts["rerun"] is None:
             self.parts["rerun"] = command
             self.msg = self._text()

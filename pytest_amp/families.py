@@ -18,7 +18,7 @@ class Family:
     """A family of checks: a package of tests declares one as ``FAMILY`` in its ``__init__.py``.
 
     ``name`` is the first part of its observations' keys; ``kinds`` are the kinds of device on which
-    it exists. Elsewhere its tests are deselected, and nobody can ask for them. ``devices`` is how many
+    it exists. Elsewhere its tests are deselected, and cannot be selected. ``devices`` is how many
     accelerators of one type it needs: with fewer it is not run there, and the run says so. ``long_on`` are the
     kinds of device on which all of its tests belong to the long tier.
     """

@@ -34,8 +34,11 @@ def _amp_state_guard(request: pytest.FixtureRequest) -> None:
     if not concerned(request.fixturenames) and node.get_closest_marker("amp") is None:
         return
     from pytest_amp.run.protection import protect
+    from pytest_amp.run.session import KEY
 
-    request.addfinalizer(protect(node))  # noqa: PT021  # a generator would cost every test of the project
+    session = node.config.stash[KEY]
+    after = protect(node, session.options.seed, session.isolation)
+    request.addfinalizer(after)  # noqa: PT021  # a generator would cost every test of the project
 
 
 @pytest.fixture(scope="session")
@@ -112,6 +115,7 @@ def amp_scaler(_amp_target: Target) -> Callable[..., torch.amp.GradScaler]:
 def amp(request: pytest.FixtureRequest, _amp_target: Target) -> SuiteAmp:
     """Mixed precision on one device in one dtype: the checks, and what they need."""
     from pytest_amp.amp import SuiteAmp
-    from pytest_amp.run.session import KEY
+    from pytest_amp.run.session import KEY, RunContext
 
-    return SuiteAmp(request, _amp_target, request.config.stash[KEY])
+    session = request.config.stash[KEY]
+    return SuiteAmp(request, _amp_target, RunContext(session.options, session.baseline, session.targets))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Generator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -61,10 +62,11 @@ def pytest_cmdline_main(config: pytest.Config) -> Generator[None, int | None, in
     status = yield
     session = config.stash.get(KEY, None)
     runs = not (config.option.help or config.option.version or workers.is_worker(config))
-    if status == 0 and runs and (session is None or session.status or session.options.explicit):
+    if status == 0 and runs and (session is None or session.conclusion.status or session.options.explicit):
         from pytest_amp.run.removed import expect_judged
 
-        status = expect_judged(config, session)
+        options_of_run = None if session is None else session.options
+        status = expect_judged(config, options_of_run, None if session is None else session.conclusion.status)
     return status
 
 
@@ -94,11 +96,11 @@ def pytest_configure(config: pytest.Config) -> None:
     if not workers.is_worker(config):
         from pytest_amp.run.controller import check_before_start
 
-        check_before_start(session)
+        check_before_start(session.options, config)
         if session.options.record is not None or session.options.report:
             from pytest_amp.run.termination import end_as_interrupted
 
-            config.add_cleanup(end_as_interrupted(session))
+            config.add_cleanup(end_as_interrupted(session.ending, session.messages))
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -109,20 +111,19 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if named and not uses_amp:
         from pytest_amp.run.parametrization import check_own
 
-        check_own(metafunc, session, named)
+        check_own(metafunc, session.messages, named)
     if not uses_amp and not marked:
         return
-    if session.torch_problem is not None:
-        session.usage_error(session.torch_problem)
-        session.refused = True
+    if session.targets.torch_problem is not None:
+        session.targets.refuse(session.targets.torch_problem)
         return
-    session.active = True
+    session.selection.active = True
     from pytest_amp.run.parametrization import check_marker, parametrize
 
     if uses_amp:
-        parametrize(metafunc, session)
+        parametrize(metafunc, session.targets, session.messages)
     else:
-        check_marker(metafunc, session)
+        check_marker(metafunc, session.messages)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -135,11 +136,11 @@ def pytest_pycollect_makeitem(
     if not items and name.startswith(("test_", "Test")):
         from pytest_amp.run.left_out import note_object
 
-        note_object(collector, obj, session)
-    elif items and session.active:
+        note_object(collector, obj, session.collected)
+    elif items and session.selection.active:
         from pytest_amp.run.selection import count_made
 
-        count_made(items, session)
+        count_made(items, session.selection)
     return items
 
 
@@ -150,7 +151,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> Gener
     if ignored and (collection_path.suffix == ".py" or (collection_path / "__init__.py").is_file()):
         from pytest_amp.run.left_out import note_ignored
 
-        note_ignored(collection_path, config.stash[KEY])
+        note_ignored(collection_path, config, config.stash[KEY].collected)
     return ignored
 
 
@@ -160,19 +161,20 @@ def pytest_make_collect_report(
 ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
     """Note a collector that skips itself, and a module or a class without a test."""
     report = yield
+    session = collector.config.stash[KEY]
     if report.skipped:
         from pytest_amp.run.left_out import note_skipped
 
-        note_skipped(collector, report, collector.config.stash[KEY])
+        note_skipped(collector, report, session.selection, session.messages)
     elif (
         report.passed
         and not report.result
-        and not collector.config.stash[KEY].refused
+        and not session.targets.refused
         and isinstance(collector, (pytest.Module, pytest.Class))
     ):
         from pytest_amp.run.left_out import note_empty
 
-        note_empty(collector, collector.config.stash[KEY])
+        note_empty(collector, session.collected)
     return report
 
 
@@ -183,7 +185,7 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> Generator[
     if not collectors and file_path.name.startswith("test_") and file_path.suffix == ".py":
         from pytest_amp.run.left_out import note_file
 
-        note_file(file_path, parent.config.stash[KEY])
+        note_file(file_path, parent.config, parent.config.stash[KEY].collected)
     return collectors
 
 
@@ -194,51 +196,61 @@ def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.It
     Runs last, so that only tests that ``-k``, ``-m`` and other plugins have left are considered.
     """
     amp_session = session.config.stash[KEY]
-    if amp_session.left_out:
+    messages, collected = amp_session.messages, amp_session.collected
+    if collected.left_out:
         from pytest_amp.run.left_out import judge
 
-        judge(session, amp_session)
-    if not amp_session.active and not amp_session.usage_errors:
+        judge(session, collected, messages)
+    if not amp_session.selection.active and not messages.usage_errors:
         return
-    if not amp_session.usage_errors:
-        from pytest_amp.run.selection import keep_together, select
+    if not messages.usage_errors:
+        from pytest_amp.run.provenance import note_devices, note_families
+        from pytest_amp.run.selection import folders_of, keep_together, select
 
-        select(items, amp_session)
+        if amp_session.options.speed == "gate":
+            _ = amp_session.targets.speed  # validate an explicit --amp-speed=gate, even without a test of speed
+        dropped = select(items, amp_session.options.tier, amp_session.targets, messages)
+        amp_session.selection.deselected.update(reason for _, reason in dropped)
+        note_devices(amp_session.facts, amp_session.targets.low)
+        note_families(amp_session.facts, folders_of(items))
+        if dropped:
+            collected.dropped += [item for item, _ in dropped]
+            session.config.hook.pytest_deselected(items=[item for item, _ in dropped])
         keep_together(items)
-    if amp_session.usage_errors:
+    if messages.usage_errors:
         items.clear()
         if not workers.is_worker(session.config):
-            raise pytest.UsageError("\n".join(amp_session.usage_errors))
+            raise pytest.UsageError("\n".join(messages.usage_errors))
         # The controller ends the run: an error raised in a worker would end with another status.
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Note each amp test, before it can be deselected or removed."""
     session = item.config.stash[KEY]
-    if session.active and concerned(getattr(item, "fixturenames", ())):
-        session.collected.append(item)
+    if session.selection.active and concerned(getattr(item, "fixturenames", ())):
+        session.collected.items.append(item)
 
 
 def pytest_deselected(items: Sequence[pytest.Item]) -> None:
     """Note deselected tests, to distinguish them from tests that are removed silently."""
     if items:
-        items[0].config.stash[KEY].deselected_items += items
+        items[0].config.stash[KEY].collected.deselected += items
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Count the selected tests."""
     amp_session = session.config.stash[KEY]
-    amp_session.collection_ended = True
-    if amp_session.active:
+    amp_session.collected.ended = True
+    if amp_session.selection.active:
         from pytest_amp.run.selection import count_selected
 
-        count_selected(session.items, amp_session)
+        count_selected(session.items, amp_session.selection, amp_session.collected)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
     """Note whether the function is called: a hook that answers first may not call it."""
-    if not pyfuncitem.config.stash[KEY].active:
+    if not pyfuncitem.config.stash[KEY].selection.active:
         return (yield)
     from pytest_amp.run.false_passes import noting
 
@@ -256,7 +268,7 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Attach the test's identity and observations; complete the messages of failures."""
     session = item.config.stash[KEY]
-    if not session.active:
+    if not session.selection.active:
         report = yield
         if session.options.explicit and "amp" in getattr(item, "fixturenames", ()):
             from pytest_amp.run.false_passes import expect_no_mock
@@ -268,16 +280,18 @@ def pytest_runtest_makereport(
     from pytest_amp.run.outcomes import attach, complete_failure, live_with
     from pytest_amp.run.settling import say_failed, settle
 
-    complete_failure(item, call)
+    account, messages = session.isolation.account, session.messages
+    complete_failure(item, call, session.options, session.baseline)
     report = yield
     expect_called(item, report)
     expect_no_mock(item, report)
     expect_finite(item, report)
-    settle(item, call, report)
-    attach(item, report)
+    if account is not None:
+        settle(item, call, report, account, messages)
+    attach(item, report, session.selection, session.facts)
     say_failed(item, call, report)
-    live_with(item, call, report)
-    tell_fault(item, call, report)
+    live_with(item, call, report, session.options.known, messages)
+    tell_fault(item, call, report, session.isolation)
     return report
 
 
@@ -285,17 +299,19 @@ def pytest_runtest_makereport(
 def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, object]:
     """Note tests removed since collection, and keep an account of failures while tests run in this process."""
     amp_session = session.config.stash[KEY]
-    if amp_session.active:
+    active, messages, limits = amp_session.selection.active, amp_session.messages, amp_session.options.timeout
+    if active:
         from pytest_amp.account import Account
         from pytest_amp.run.removed import note_removed
 
-        note_removed(session, amp_session)
-        amp_session.account = Account()
-    if not (amp_session.active or amp_session.options.timeout[1]):
+        note_removed(session, amp_session.collected, amp_session.selection, messages)
+        amp_session.isolation.account = Account()
+    if not (active or limits[1]):
         return (yield)
     from pytest_amp.run.time_limits import watched
+    from pytest_amp.run.verdict import conclude_hang
 
-    with watched(amp_session):
+    with watched(limits, session.config, messages, partial(conclude_hang, amp_session)):
         return (yield)
 
 
@@ -307,16 +323,17 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> Generator[
     """
     yield
     amp_session = session.config.stash[KEY]
-    if amp_session.account is not None:
+    account, amp_session.isolation.account = amp_session.isolation.account, None
+    if account is not None:
         from pytest_amp.run.settling import close
 
-        close(amp_session)
+        close(account, amp_session.messages)
     if workers.is_worker(session.config):
         session.config.workeroutput["amp"] = amp_session.to_controller()  # type: ignore[attr-defined]
     elif amp_session.concerned or amp_session.finished_nodes or amp_session.options.explicit:
         from pytest_amp.run.verdict import finish
 
-        session.exitstatus = amp_session.status = finish(amp_session, int(exitstatus))
+        session.exitstatus = amp_session.conclusion.status = finish(amp_session, int(exitstatus))
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -345,20 +362,21 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
     """Return the devices of the run, and whether speed is timed."""
     session = config.stash[KEY]
-    if not session.active or workers.is_controller(config):
+    if not session.selection.active or workers.is_controller(config):
         return []
     from pytest_amp.report.terminal import devices
 
-    return devices(session.targets, session.speed_reason)
+    return devices(session.targets.low, session.targets.speed_reason)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """Print the summary: executed tests, tests not run, differences, and written files."""
     session = config.stash[KEY]
+    usage_errors = session.messages.usage_errors
     if workers.is_controller(config):
-        for message in session.usage_errors:
+        for message in usage_errors:
             sys.stderr.write(f"ERROR: {message}\n")
-    if session.concerned and not session.usage_errors:
+    if session.concerned and not usage_errors:
         from pytest_amp.report.terminal import summarize
         from pytest_amp.run.freeze import freeze
 
@@ -369,8 +387,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 def pytest_benchmark_update_machine_info(config: pytest.Config, machine_info: dict[str, Any]) -> None:
     """Add facts that times depend on besides the host: torch, card, driver, CUDA, cuDNN."""
     session = config.stash[KEY]
-    if session.active:
-        machine_info["amp"] = dict(session.provenance)
+    if session.selection.active:
+        machine_info["amp"] = dict(session.facts.provenance)
 
 
 @pytest.hookimpl(optionalhook=True, tryfirst=True)
@@ -378,4 +396,4 @@ def pytest_benchmark_compare_machine_info(config: pytest.Config, compared_benchm
     """Remove these facts from earlier times: the comparison runs before this run has a device, so they would differ."""
     earlier = compared_benchmark["machine_info"].pop("amp", None)
     if isinstance(earlier, dict):
-        config.stash[KEY].earlier_times.append(earlier)
+        config.stash[KEY].facts.earlier_times.append(earlier)

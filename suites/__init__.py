@@ -1,1 +1,1 @@
-"""Suites that users run: one folder for each family of checks; see README.md beside this file."""
+"""Suites that users run: one folder for each family of checks; see README.md in this folder."""

@@ -122,7 +122,12 @@ def test_what_reads_files_needs_packaging_alone(tmp_path: Path) -> None:
     text = f'{{"schema": 1, "complete": true, "provenance": {{}}, "summary": {{}}, "observations": [{fact}]}}'
     (tmp_path / "a.json").write_text(text, encoding="utf-8")
     absent = "import sys; sys.modules.update(dict.fromkeys(['pytest', 'torch', 'numpy', 'jinja2']))\n"
-    for arguments in (["diff", "a.json", "a.json"], ["show", "a.json"], ["rules", "softmax.int"]):
+    for arguments in (
+        ["diff", "a.json", "a.json"],
+        ["show", "a.json"],
+        ["rules", "softmax.int"],
+        ["finding", "low-norm"],
+    ):
         code = f"{absent}from pytest_amp.cli import main\nsys.exit(main({arguments!r}))"
         command = [sys.executable, "-c", code]
         done = subprocess.run(

@@ -105,7 +105,7 @@ def test_a_torch_that_is_none(tmp_path: Path, source: str, says: str, advice: st
     lines = result.stdout.splitlines()
     assert lines[1].startswith(says)
     assert any(line.startswith(advice.format(file=file)) for line in lines), lines
-    assert "  nothing: torch computes nowhere here" in lines
+    assert "  nothing: torch computes on no device of this machine" in lines
     assert json.loads(run("--format=json", path=tmp_path).stdout)["devices"] == {}
 
 
@@ -152,7 +152,7 @@ def test_a_device_that_ends_its_process(
     lines = doctor._lines(actual, {part.name: "1.0" for part in doctor.PARTS}, "/usr/bin/c++")
     assert "  cpu: x86_64; bf16" in lines
     assert "    not fp16: slow" in lines
-    assert lines[-1] == f"  an answer of cuda: {problem}; a run on it would end so, too"
+    assert lines[-1] == f"  a probe of cuda: {problem}; a run on it would fail in the same way"
 
 
 def advice(parts: dict[str, str | None] | None = None, compiler: str | None = "c++", **torch: Any) -> list[str]:

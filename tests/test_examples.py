@@ -39,7 +39,7 @@ def test_there_are_a_decoder_and_a_cnn() -> None:
 
 
 def test_a_project_with_a_conftest_of_twenty_lines() -> None:
-    """Run in its own folder, as its own root; the gradient suite then runs its case beside the built-in ones."""
+    """Run in its own folder, as its own root; the gradient suite then runs its case and the built-in ones."""
     folder = ROOT / "examples" / "project"
     lines = (folder / "conftest.py").read_text(encoding="utf-8").splitlines()
     assert len([line for line in lines if line.strip()]) <= 20

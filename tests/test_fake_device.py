@@ -75,7 +75,7 @@ def test_what_torch_cannot_stand_is_refused(project: Project, workers: str) -> N
     text = result.stdout.str()
     for name, (_, message) in REFUSED.items():
         assert message in text, name
-    assert text.count("tensors that are made within amp.device.tensors(), of which amp_device is the device") >= 3
+    assert text.count("tensors created within amp.device.tensors(), which have the device amp_device") >= 3
 
 
 def test_what_a_fake_device_can_do(project: Project) -> None:

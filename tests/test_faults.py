@@ -1,4 +1,4 @@
-"""Known faults of torch: a file beside the packages of families says which tests are expected to fail, and where."""
+"""Known faults of torch: a file next to the families lists the tests that are expected to fail, and where."""
 
 from __future__ import annotations
 
@@ -183,7 +183,9 @@ def test_malformed_file_is_a_usage_error_in_one_line(project: Project, text: str
 def test_exception_that_does_not_exist_is_a_usage_error(project: Project) -> None:
     result = run(project, row("test_alone", 'raises = "torch.NoSuchError"'))
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines([f"ERROR: {KEY}test_alone: raises names 'torch.NoSuchError', which is no exception*"])
+    result.stderr.fnmatch_lines(
+        [f"ERROR: {KEY}test_alone: raises names 'torch.NoSuchError', which is not an exception*"]
+    )
 
 
 def test_family_without_a_file_has_no_faults(tmp_path: Path) -> None:

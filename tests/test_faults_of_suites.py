@@ -84,7 +84,7 @@ def test_reports_can_be_looked_up() -> None:
 
 
 def test_rows_leave_devices_and_dtypes_to_their_columns() -> None:
-    """So that a table by device needs no look into keys."""
+    """A table by device then needs no parsing of keys."""
     assert [key for row in ROWS for key in row.keys if key.split("/")[1] != "*"] == []
 
 

@@ -66,7 +66,7 @@ def test_provenance(project: Project) -> None:
     ("body", "says"),
     [
         ("provenance['image'] = object()", ": image: Object of type object is not JSON serializable"),
-        ("provenance[3] = 4", ": the name 3 is no text"),
+        ("provenance[3] = 4", ": the name 3 is not text"),
         ("provenance['seed'] = 4", " changes seed, on which comparisons rest; expected another name"),
         ("raise KeyError('job')", " raised KeyError (conftest.py:3): 'job'"),
     ],

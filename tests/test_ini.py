@@ -27,7 +27,7 @@ WRONG = {
     "amp_tier": "'nope' is not a tier",
     "amp_tolerance_scale": "'nope' is not a number above 0",
     "amp_seed": "'nope' is not a seed",
-    "amp_timeout": "'nope' is no time limit",
+    "amp_timeout": "'nope' is not a time limit",
 }
 #: Files by name, with a place for a key and a value.
 FILES = {

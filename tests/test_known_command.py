@@ -106,7 +106,7 @@ def test_table_of_markdown(file: str, capsys: pytest.CaptureFixture[str]) -> Non
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("--torch=soon",), "argument --torch: 'soon' is no release; expected one such as 2.13"),
+        (("--torch=soon",), "argument --torch: 'soon' is not a release; expected one such as 2.13"),
         (("--dtype=half",), "invalid choice: 'half'"),
         (("--file=nowhere.toml",), "nowhere.toml: No such file or directory; expected a TOML file"),
     ],

@@ -13,7 +13,7 @@ FAMILY = "from pytest_amp.families import Family\n\nFAMILY = Family('rules')\n"
 
 @pytest.fixture
 def checks(project: Project) -> Project:
-    """Return a family of two folders and two files, beside a project's own tests."""
+    """Return a family of two folders and two files, and a project's own tests."""
     project.file("checks/__init__.py", FAMILY)
     project.file("checks/test_first.py", PASSING)
     project.file("checks/more/__init__.py", "")
@@ -113,7 +113,7 @@ def test_a_family_that_skips_itself_is_red_from_any_rootdir(
     (checks.path / "checks/test_for_classes.py").unlink()
     elsewhere = checks.file("elsewhere/test_here.py", PASSING).parent
     monkeypatch.chdir(elsewhere)
-    # A conftest.py beside an argument is imported first: pytest itself fails then.
+    # A conftest.py in the folder of an argument is imported first: pytest itself fails then.
     arguments = ("..",) if file.endswith("conftest.py") else ("../checks", "test_here.py")
     for rootdir in (str(elsewhere), str(checks.path)):
         result = checks.apart(*ON_CPU, "-n", workers, f"--rootdir={rootdir}", *arguments)

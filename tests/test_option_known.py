@@ -162,7 +162,7 @@ def test_exception_that_does_not_exist_is_named(project: Project) -> None:
     project.file("known.toml", known(KEYS["test"]) + 'raises = "torch.NoSuchError"')
     result = project.here(*ON_CPU)
     result.assert_outcomes(passed=2, failed=1)
-    names = "raises names 'torch.NoSuchError', which is no exception here"
+    names = "raises names 'torch.NoSuchError', which is not an exception here"
     assert red(result) == [f"--amp-known: {KEYS['test']}: {names}"]
 
 
@@ -199,7 +199,7 @@ def test_a_skip_and_an_error_are_what_they_are(project: Project) -> None:
         (known("a/b/c/d").replace("reason", "why"), "[[known]] number 1: reason is None; expected text in each of key"),
         (known("a/b/c/d", reason=" "), "[[known]] number 1: reason is ' '; expected text in each of key, reason"),
         (known("a/b/c/d") + "extra = 1", "[[known]] number 1: extra is 1; expected text in each of key, reason"),
-        (known("softmax"), "'softmax' is no key; expected family/device/dtype/name, with * for anything"),
+        (known("softmax"), "'softmax' is not a key; expected family/device/dtype/name, with * for anything"),
         (known("a/b/c/d") * 2, "the key 'a/b/c/d' stands there twice"),
     ],
 )

@@ -31,7 +31,7 @@ def test_c(amp):
 PYTHON = "time.sleep(100)"
 #: Like a kernel that hangs: no signal reaches it.
 KERNEL = "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM]); time.sleep(100)"
-#: In addition, it holds Python's lock, so that no other thread runs.
+#: Like KERNEL, but with the GIL held, so that no other thread runs.
 LOCKED = "ctypes.PyDLL(None).sleep(100)"
 TOLD = "test_it.py::test_b[cpu-bf16] did not end within 1 s"
 
@@ -99,4 +99,4 @@ def test_no_limit(project: Project) -> None:
 @pytest.mark.parametrize("value", ["", "-1", "one", "1_0", "1,", ",1", "1,2,3", "inf", "nan"])
 def test_a_bad_value_is_refused(project: Project, value: str) -> None:
     line = refused(project.here(f"--amp-timeout={value}"))
-    assert line.startswith(f"--amp-timeout (command line): {value!r} is no time limit; expected ")
+    assert line.startswith(f"--amp-timeout (command line): {value!r} is not a time limit; expected ")

@@ -77,15 +77,15 @@ def test_two_wide_intervals_are_inconclusive_and_red_under_strict(project: Proje
     ("value", "keywords", "says"),
     [
         ("1", "better='smaller'", "better='smaller'; expected lower, higher, same"),
-        ("'a'", "better='lower'", "x: 'a' is no finite number, which better='lower' compares"),
-        ("float('nan')", "better='lower'", "x: nan is no finite number, which better='lower' compares"),
-        ("True", "better='higher'", "x: True is no finite number, which better='higher' compares"),
+        ("'a'", "better='lower'", "x: 'a' is not a finite number, which better='lower' compares"),
+        ("float('nan')", "better='lower'", "x: nan is not a finite number, which better='lower' compares"),
+        ("True", "better='higher'", "x: True is not a finite number, which better='higher' compares"),
         ("1", "interval=(0, 2)", "x: interval=(0, 2); expected two numbers with 1 between them, and a direction"),
         ("1", "better='lower', interval=(2, 3)", "x: interval=(2, 3); expected two numbers with 1 between them"),
         ("1", "better='lower', interval=3", "x: interval=3; expected two numbers with 1 between them"),
         ("1", "better='lower', margin=-1", "x: margin=-1; expected a number from 0"),
         ("1", "margin=0.1", "x: margin=0.1; expected a number from 0"),
-        ("object()", "", "project/cpu/bf16/x: a object is no plain JSON"),
+        ("object()", "", "project/cpu/bf16/x: a object is not plain JSON"),
     ],
 )
 def test_what_cannot_be_recorded_is_one_line_at_the_tests_own(

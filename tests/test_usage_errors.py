@@ -27,7 +27,7 @@ def test_it(amp):
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("amp.observe('x', 1, kind='number')", "kind='number' is no kind of observation; expected rule, dtype, *"),
+        ("amp.observe('x', 1, kind='number')", "kind='number' is not a kind of observation; expected rule, dtype, *"),
         ("amp.observe('', 1, kind='count')", "'project/cpu/bf16/' is not an observation key; *"),
         ("amp.observe('x', object(), kind='count')", "*object*"),
         ("case(amp, build=torch.nn.Linear(4, 4))", "build is Linear; expected a function that makes it, *"),
@@ -71,17 +71,20 @@ def test_it(amp):
         ("amp.check_compiled(case(amp), mode='nope')", "Unrecognized mode=nope, should be one of: default, *"),
         (
             "amp.check_dtypes(case(amp), {torch.nn.Linear: torch.float32})",
-            "<class 'torch.nn*'> is no path of a module; *",
+            "<class 'torch.nn*'> is not the path of a module; *",
         ),
         ("amp.check_casts(case(amp), most='9')", "most='9'; expected a whole number, 0 or more"),
         ("amp.record('x', float('nan'))", "x: nan says nothing, and would stay the same; expected a finite number"),
         ("amp.record('x', 1, better='lower', margin='5')", "x: margin='5'; expected a number from 0 *"),
         ("amp.observe('x', 1, kind='count', unit=3)", "project/cpu/bf16/x: unit is '3', not text"),
-        ("amp.observe('x', 1, kind='count', allowed=10**400)", "project/cpu/bf16/x: allowed is an integer that no *"),
+        (
+            "amp.observe('x', 1, kind='count', allowed=10**400)",
+            "project/cpu/bf16/x: allowed is an integer beyond the range *",
+        ),
         ("amp.observe('x', '\\ud800', kind='state')", "*surrogates not allowed"),
         ("amp.observe('x', 10**5000, kind='count')", "Exceeds the limit *"),
         ("amp.check_dtypes(case(amp), {'head': torch.float32})", "it has no module 'head'; it has '', the model*"),
-        ("amp.check_dtypes(case(amp), {'': 'bf16'})", "'bf16' is no dtype; expected torch.float32, *"),
+        ("amp.check_dtypes(case(amp), {'': 'bf16'})", "'bf16' is not a dtype; expected torch.float32, *"),
         ("amp.check_gradients(case(amp, build=lambda: 3))", "case it: build made int, not a torch.nn.Module"),
         ("amp.check_gradients(case(amp, loss=lambda m, x: m(x)))", "the loss has shape [[]2, 4], it must have *"),
         ("amp.check_gradients(case(amp, loss=lambda m, x: 3.0))", "the loss is float; expected a tensor, *"),
@@ -90,7 +93,10 @@ def test_it(amp):
             "check_gradients takes a case; this is of type Linear; amp.case*",
         ),
         ("amp.trace(torch.nn.Linear(4, 4))", "trace takes a case; this is of type Linear; amp.case*"),
-        ("amp.missing('gpu', 'it is not here')", "'gpu' is nothing that may be missing; expected device, dtype, *"),
+        (
+            "amp.missing('gpu', 'it is not here')",
+            "'gpu' is not a requirement that may be missing; expected device, dtype, *",
+        ),
         ("amp.check_dtypes(case(amp), ['head'])", "check_dtypes was given list; expected a dictionary such as *"),
         ("amp.check_dtypes(case(amp), {})", "check_dtypes was given no module; expected a dictionary such as *"),
         (

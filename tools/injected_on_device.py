@@ -2,9 +2,9 @@
 
     python -m tools.injected_on_device [--repetitions 20] [--kinds KIND ...] [--only NAME ...] [--dtype D] [--out FILE]
 
-Each slowdown is held against the first measurement of the healthy work as a baseline, and against the floor that is
-made of it; how much may be lost depends on how the work was calibrated on this card (--floors, or what comes with the
-package). Then the healthy work is measured again and again: none may be red.
+Each slowdown is compared with the first measurement of the healthy work as a baseline, and with the floor derived from
+it; the tolerated loss depends on the calibration of this card (--floors, or the data of the package). Then the healthy
+work is measured repeatedly: no measurement may be red.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ from pytest_amp.speed.verdict import PRECISE, judge
 from pytest_amp.speed.workloads import step_maker
 from suites.speed.work import SECONDS, decoder_for, resnet, trained
 
-#: How often healthy work is measured until nothing is in doubt: what is held against it has to be sound.
+#: Maximum number of measurements of healthy work until one is conclusive: it is the reference of the slowdowns.
 TRIES = 3
-#: How much longer a step is made. What a floor forgives (SHARES) lies between the last two of each kind.
+#: Relative slowdowns of a step. The loss that a floor tolerates (SHARES) is between the last two of each kind.
 LONGER = {"device": (0.02, 0.05, 0.10, 0.20), "step": (0.05, 0.08, 0.10, 0.12, 0.20, 0.30)}
-#: What the suite calls the decoder whose time is taken.
+#: Name of the measured decoder in the suite, by kind of time.
 DECODERS = {"device": "decoder", "step": "decoder-step"}
 
 Change = Callable[[nn.Module], object]
@@ -75,7 +75,7 @@ class Bench:
     """One piece of work on one device, measured as the gate measures it."""
 
     def __init__(self, device: Device, case: Case, kind: str, floors: tuple[Row, ...], low: Precision) -> None:
-        """In ``low``, over TF32; ``floors`` are calibrations beside those of the package."""
+        """In ``low``, over TF32; ``floors`` are calibrations in addition to those of the package."""
         self.device, self.case, self.kind, self.floors, self.low = device, case, kind, floors, low
         self.clock = checked_clock(device)
 
@@ -228,8 +228,8 @@ class Notes:
 
 
 @dataclass(frozen=True)
-class Held:
-    """Work, and what it is held against: its first measurement, and a floor made of that."""
+class HealthyWork:
+    """Healthy work with its references: its first measurement, and a floor derived from it."""
 
     bench: Bench
     demand: Demand
@@ -237,13 +237,13 @@ class Held:
     took: float
 
     def note(self, injected: Injected, notes: Notes) -> None:
-        """Measure once more, with ``injected``."""
+        """Measure again, with ``injected``."""
         result, seconds = self.bench.measured(injected, self.demand, self.before)
         kind = self.bench.kind
         notes.add(self.demand.name, kind, injected.name, _row(result, seconds, self.before, kind))
 
 
-def held(bench: Bench, name: str, notes: Notes) -> Held:
+def first_measured(bench: Bench, name: str, notes: Notes) -> HealthyWork:
     """Measure healthy work for the first time."""
     kind = bench.kind
     demand = Demand(name, 0.0, "tf32", kind, plan=Plan(budget=SECONDS[kind], warm_up=0.1))
@@ -254,10 +254,10 @@ def held(bench: Bench, name: str, notes: Notes) -> Held:
             break
     interval = result.verdict.interval
     floored = replace(demand, floor=SHARES[kind] * interval.median)
-    return Held(bench, floored, interval, result.candidate_median)
+    return HealthyWork(bench, floored, interval, result.candidate_median)
 
 
-def slowdowns(work: Held, device: Device) -> tuple[Injected, ...]:
+def slowdowns(work: HealthyWork, device: Device) -> tuple[Injected, ...]:
     """Those of the decoder."""
     return (
         *(Injected(f"{s:.0%} longer", step=busier(s, work.took, device)) for s in LONGER[work.bench.kind]),
@@ -289,14 +289,14 @@ def main() -> int:
     floors = read(options.floors) if options.floors else ()
     decoders = []
     for kind in options.kinds:
-        work = held(Bench(device, decoder_for(kind)(None), kind, floors, low), DECODERS[kind], notes)
+        work = first_measured(Bench(device, decoder_for(kind)(None), kind, floors, low), DECODERS[kind], notes)
         decoders.append(work)
         for injected in _chosen(slowdowns(work, device), options.only):
             work.note(injected, notes)
     layouts = _chosen(LAYOUTS, options.only)
     if layouts and "device" in options.kinds:
         images = trained("resnet", resnet, 32, 3, 112, 112, last=True)(None)
-        work = held(Bench(device, images, "device", floors, low), "resnet", notes)
+        work = first_measured(Bench(device, images, "device", floors, low), "resnet", notes)
         for injected in layouts:
             work.note(injected, notes)
     sys.stdout.write(table(notes.rows))

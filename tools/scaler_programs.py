@@ -1,7 +1,7 @@
 """Run many random programs of a GradScaler: ``python -m tools.scaler_programs DEVICE DTYPE PROGRAMS [SEED]``.
 
 A hundred programs are drawn from each seed, from SEED on. The programs and calls that agree are counted; one that
-disagrees is an AssertionError with its shortest form.
+disagrees raises an AssertionError with the shrunk example.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ import pytest
 
 from tests.project import INSTALLED, ROOT
 
-DEFAULT = ["suites", "-n", "2", "--amp-device=cpu", "--amp-dtype=bf16,fp16"]
+DEFAULT = ["suites", "-n", "2", "--amp-device=cpu", "--amp-dtype=bf16,fp16", "--amp-tier=all"]
 
 
 @dataclass(frozen=True)

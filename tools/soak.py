@@ -25,7 +25,6 @@ from tests.project import INSTALLED
 WARM_UP = 2
 #: Megabytes that a run may add on average, after the warm-up.
 ALLOWED = 12.0
-#: Kinds of observations that are the same in each run; errors of threads that share sums are not.
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Fetch the records of the last green run of a workflow, to compare tonight's with: one artifact for each channel.
 
 Reads ``WORKFLOW`` (its file), ``BRANCH``, ``ARTIFACTS`` (a comma list of names) and ``FOLDER`` from the environment;
-asks with ``gh``. An artifact that no green run has is no error (the first night has nothing to compare with): it is
+asks with ``gh``. An artifact that no green run has is not an error (the first night has nothing to compare with): it is
 named. One that is there and cannot be fetched is one. Says which were fetched as ``records=[…]`` in the file that
 ``GITHUB_OUTPUT`` names.
 """

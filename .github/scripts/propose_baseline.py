@@ -55,7 +55,9 @@ def main(arguments: list[str]) -> int:
     """One line, and 1 if something failed."""
     record, name = arguments
     if not re.fullmatch(r"[a-z0-9][a-z0-9._-]*", name):
-        sys.stderr.write(f"propose_baseline: {name!r} is no name; expected small letters, digits, '.', '_' and '-'\n")
+        sys.stderr.write(
+            f"propose_baseline: {name!r} is not a name; expected small letters, digits, '.', '_' and '-'\n"
+        )
         return 2
     try:
         sys.stdout.write(f"{propose(Path(record), name)}\n")

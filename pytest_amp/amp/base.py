@@ -35,7 +35,7 @@ from pytest_amp.record import (
 )
 from pytest_amp.record.cause import likely_cause
 from pytest_amp.run.identity import INFO, MARKER, NOTES, OBSERVATIONS, own_parameters
-from pytest_amp.run.session import AmpSession
+from pytest_amp.run.session import RunContext
 from pytest_amp.run.state_guard import autocast_on
 from pytest_amp.run.targets import Target
 
@@ -74,15 +74,15 @@ def _encloses(interval: object, value: Value) -> bool:
 class Bound:
     """Base class of the checks: one test, bound to a device and a dtype."""
 
-    def __init__(self, request: pytest.FixtureRequest, target: Target, session: AmpSession) -> None:
+    def __init__(self, request: pytest.FixtureRequest, target: Target, run: RunContext) -> None:
         """Bind to ``target``; the fixture calls this, and ``request`` is the running test's."""
         item: pytest.Item = request.node
         self._request = request
         self._item = item
-        self._session = session
+        self._run = run
         self._target = target
         self._precision = target.bound_precision()
-        self._config: AmpConfig = session.options
+        self._config: AmpConfig = run.options
         self._marker: AmpMarker = item.stash[MARKER]
         item.stash[OBSERVATIONS] = []  # set anew: a plugin may run the test again
         item.stash[NOTES] = []
@@ -137,7 +137,7 @@ class Bound:
             raise AmpUsageError(f"better={better!r}; expected {', '.join(valid)}")
         finite = not isinstance(value, float) or math.isfinite(value)
         if better != "same" and not (finite and _is_number(value)):
-            raise AmpUsageError(f"{name}: {value!r} is no finite number, which better={better!r} compares")
+            raise AmpUsageError(f"{name}: {value!r} is not a finite number, which better={better!r} compares")
         if not finite:
             raise AmpUsageError(f"{name}: {value!r} says nothing, and would stay the same; expected a finite number")
         if interval is not None and (better == "same" or not _encloses(interval, value)):
@@ -178,7 +178,7 @@ class Bound:
         use()
         info = self._item.stash[INFO]
         if not isinstance(kind, str) or kind not in _KINDS:
-            raise AmpUsageError(f"kind={kind!r} is no kind of observation; expected {', '.join(_KINDS)}")
+            raise AmpUsageError(f"kind={kind!r} is not a kind of observation; expected {', '.join(_KINDS)}")
         try:
             key = make_key(info.family, self.device.key, self.precision.name, name)
             check_value(key, value)
@@ -214,13 +214,13 @@ class Bound:
             check_written(observation)
         except ValueError as error:
             raise AmpUsageError(str(error)) from None
-        return self._kept(observation)
+        return self._add(observation)
 
-    def _kept(self, observation: Observation) -> Observation:
+    def _add(self, observation: Observation) -> Observation:
         """Add an observation to the test and compare it with the baseline. Raises AmpFailure where they disagree."""
-        baseline = self._session.baseline
+        baseline = self._run.baseline
         if baseline is not None:
-            observation = baseline.compare(observation)
+            observation = baseline.compare(observation, {row.key: row for row in self._item.stash[OBSERVATIONS]})
         self._item.stash[OBSERVATIONS].append(observation)
         verdict = observation.verdict
         self._item.user_properties.append((f"amp {observation.key}", f"{observation.value} ({verdict.value})"))
@@ -267,14 +267,16 @@ class Bound:
             return known
         if observation.kind is Kind.MEASURE:
             return "what the test measures, torch, or what else this machine does"
-        return likely_cause(baseline.record.provenance, self._session.provenance, self.device.key)
+        return likely_cause(baseline.record.provenance, baseline.now, self.device.key)
 
     def _missing(self, what: str, reason: str) -> NoReturn:
         """Fail the test, or skip it if --amp-allow-missing names ``what``; see ``SuiteAmp.missing``."""
         if what not in MAY_BE_MISSING:
-            raise AmpUsageError(f"{what!r} is nothing that may be missing; expected {', '.join(MAY_BE_MISSING)}")
+            raise AmpUsageError(
+                f"{what!r} is not a requirement that may be missing; expected {', '.join(MAY_BE_MISSING)}"
+            )
         if what not in self._config.allow_missing:
-            raise AmpFailure(reason, accept=f"--amp-allow-missing={what} skips what cannot be looked at")
+            raise AmpFailure(reason, accept=f"--amp-allow-missing={what} skips checks with missing requirements")
         self._item.stash[INFO] = replace(self._item.stash[INFO], allowed_missing=True)
         pytest.skip(f"missing, as --amp-allow-missing allows: {reason}")
 
@@ -292,8 +294,8 @@ class Bound:
         returns a tensor with one element, or outputs by name in a dict, a dataclass or a named tuple, of which ``loss``
         is differentiated, or the sum of all where none is called so. Floating tensors of the batch that require a
         gradient have theirs compared, too. ``name`` is part of observation keys; without one it is the test's, with the
-        test's own parameters. Raises AmpUsageError for a module, or anything else that is no function, in place of one
-        that makes it, and on a fake device, where nothing is computed.
+        test's own parameters. Raises AmpUsageError for a module, or another object, in place of a function that creates
+        it, and on a fake device, where nothing is computed.
         """
         import torch
 

@@ -43,16 +43,16 @@ class CompileChecks(Bound):
         unless --amp-allow-missing names ``compiler``, which skips the test.
         """
         from pytest_amp import compiled
-        from pytest_amp.numerics.running import ToldOf
+        from pytest_amp.numerics.running import ErrorsOfCase
 
         self._expect_case(case, "check_compiled")
-        how = compiled.Compilation(backend=backend, mode=mode, fullgraph=fullgraph, dynamic=dynamic)
+        compilation = compiled.Compilation(backend=backend, mode=mode, fullgraph=fullgraph, dynamic=dynamic)
         with compiled.sandbox(compiled.folder(self._request, self._target)):
-            how.check()
-            if how.needs_toolchain:
+            compilation.check()
+            if compilation.needs_toolchain:
                 self._need_compiler()
-            with ToldOf(case, self._conditions):
-                compiled.check_compiled(case, how, self._conditions, self._observing(case))
+            with ErrorsOfCase(case, self._conditions):
+                compiled.check_compiled(case, compilation, self._conditions, self._observing(case))
 
     def _need_compiler(self) -> None:
         """Fail or skip the test where inductor has no compiler; see ``SuiteAmp.need_compiler``."""

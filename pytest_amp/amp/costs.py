@@ -8,13 +8,15 @@ from pytest_amp.amp.base import Bound
 from pytest_amp.amp.deprecated import renamed_keywords
 from pytest_amp.devices import DeviceKind
 from pytest_amp.failure import AmpFailure, is_usage_error
-from pytest_amp.record import make_key
+from pytest_amp.record import Better, Kind, Observation, Value, make_key
+from pytest_amp.record.cause import likely_cause
+from pytest_amp.record.times import conditions_key
 from pytest_amp.run.identity import INFO
 
 if TYPE_CHECKING:
     from pytest_amp.cases import Case
     from pytest_amp.memory import Census, MemoryUse
-    from pytest_amp.speed import Interval, MakeOptimizer, Measured, SpeedConditions, Workload
+    from pytest_amp.speed import Interval, MakeOptimizer, Measured, SpeedConditions, TimeBefore, Workload
 
 __tracebackhide__ = is_usage_error
 
@@ -53,16 +55,18 @@ class CostChecks(Bound):
         - ``seconds``: what one measurement may take;
         - ``ceiling``: replaces the speedup that the card's peak rates allow.
 
-        With a baseline from the same hardware, the speedup may be no less than it was, but for the margin and 1 %
-        (device), 3 % (a step that was calibrated and is quiet) or 6 % (step); docs/explanation/speed.md has the rule.
-        Observed as ``<name>/over-<versus>/<kind>/speedup`` with its interval, and two times.
+        With a baseline from the same hardware, the speedup may be no less than it was, apart from the margin and 1 %
+        (device), 3 % (a step that was calibrated and is quiet) or 6 % (step), and neither arm may take longer, with
+        the same margins, on the same card; docs/explanation/speed.md has the rule. A speedup that is smaller because
+        float32 became faster is an improvement. Observed as ``<name>/over-<versus>/<kind>/speedup`` and two times,
+        with their intervals, and ``…/conditions``: the card, the host's CPU, the yardstick and the largest kernels.
 
         Skips the test, with the reason, where speed is off, and with "inconclusive: ..." where nothing can be said.
         Raises AmpFailure below the floor or the baseline, and for a step that cannot be captured; AmpUsageError for
         keywords that cannot be. Returns the measurement.
         """
         from pytest_amp import cases, speed
-        from pytest_amp.numerics.running import ToldOf, ToldOfFunction
+        from pytest_amp.numerics.running import ErrorsOfCase, ErrorsOfFunction
 
         cases.expect_number("seconds", seconds, least=0, above=True)
         cases.expect_number("uncalibrated", uncalibrated, least=0)
@@ -80,7 +84,7 @@ class CostChecks(Bound):
             plan=speed.Plan(budget=seconds),
         )
         make_step = speed.step_maker(work, self.device, seed=self._config.seed, dtype=self.dtype, optimizer=optimizer)
-        options = ToldOf(work, self._conditions) if isinstance(work, cases.Case) else ToldOfFunction(name)
+        options = ErrorsOfCase(work, self._conditions) if isinstance(work, cases.Case) else ErrorsOfFunction(name)
         with options:
             try:
                 return speed.check_speedup(make_step, demand, conditions, self._request)
@@ -94,7 +98,7 @@ class CostChecks(Bound):
         from pytest_amp import speed
         from pytest_amp.speed import environment
 
-        timed, mode = self._session.speed, self._session.speed.mode
+        timed, mode = self._run.targets.speed, self._run.targets.speed.mode
         reason = timed.reason
         if self.device.kind is not DeviceKind.ACCELERATOR and mode != "report":
             mode, reason = "off", "a CPU is timed with --amp-speed=report only"
@@ -111,6 +115,32 @@ class CostChecks(Bound):
             observe=self.observe,
             before=self._interval_before,
             floors=self._config.floors,
+            compare_time=self._compare_time,
+            recorded=bool(self._config.record) or any(report.format == "json" for report in self._config.report),
+            note=self._note,
+        )
+
+    def _compare_time(self, name: str, interval: Interval, margin: float, conditions: Value) -> TimeBefore | None:
+        """Compare a time, measured under ``conditions``, with the baseline's; None without it or to accept it."""
+        from pytest_amp.speed import TimeBefore
+
+        baseline = self._run.baseline
+        if baseline is None or self._config.accept:
+            return None
+        key = make_key(self._item.stash[INFO].family, self.device.key, self.precision.name, name)
+        before, beside = baseline.before(key), conditions_key(key)
+        if before is None:
+            return None
+        ends = (interval.low, interval.high)
+        now = Observation(key, Kind.SECONDS, interval.median, "s", interval=ends, better=Better.LOWER, margin=margin)
+        run = {beside: Observation(beside, Kind.MEASURE, conditions)}
+        old = baseline.before(beside)
+        return TimeBefore(
+            baseline.compare(now, run),
+            before,
+            baseline.terms(key, run),
+            kernels=old.value.get("kernels") if old is not None and isinstance(old.value, dict) else None,
+            cause=likely_cause(baseline.record.provenance, baseline.now, self.device.key),
         )
 
     def _floor(
@@ -142,7 +172,7 @@ class CostChecks(Bound):
         """
         from pytest_amp.speed import Interval
 
-        baseline = self._session.baseline
+        baseline = self._run.baseline
         if baseline is None or self._config.accept:
             return None
         family = self._item.stash[INFO].family
@@ -152,7 +182,7 @@ class CostChecks(Bound):
         return Interval(before.interval[0], before.value, before.interval[1], 0)
 
     def check_casts(self, case: Case, *, most: int | None = None) -> Census:
-        """Compare the casts of one training step of ``case`` with those that autocast's rules ask for.
+        """Compare the casts of one training step of ``case`` with those that autocast's rules require.
 
         Every copy between dtypes that the forward and the backward pass make, however small, is counted, with the
         weight cache and without it; the optimizer's step is not part of it. The casts must be those of the same step
@@ -165,12 +195,12 @@ class CostChecks(Bound):
         cache.
         """
         from pytest_amp import cases, memory
-        from pytest_amp.numerics.running import ToldOf
+        from pytest_amp.numerics.running import ErrorsOfCase
 
         self._expect_case(case, "check_casts")
         if most is not None:
             cases.expect_number("most", most, least=0, whole=True)
-        with ToldOf(case, self._conditions):
+        with ErrorsOfCase(case, self._conditions):
             return memory.check_casts(case, self._conditions, self._observing(case), most=most)
 
     def check_memory(self, case: Case, *, ceiling: float | None = None, peak_ceiling: float | None = None) -> MemoryUse:
@@ -181,7 +211,7 @@ class CostChecks(Bound):
 
         - they are as many and as large as with manual casts by autocast's rules (left out on a device type whose rules
           are not known), and at most ``ceiling`` times what float32 keeps;
-        - after each of four steps as much is held as after the one before;
+        - memory in use is the same after each of four steps;
         - on an accelerator whose allocator counts, the most that a step allocates beyond what was there is at most
           ``peak_ceiling`` times float32's; elsewhere ``peak_ceiling`` is refused.
 
@@ -195,14 +225,14 @@ class CostChecks(Bound):
         these do not run without a region, either, there are no ratios, and a ceiling is refused. A note says so.
         """
         from pytest_amp import cases, memory
-        from pytest_amp.numerics.running import ToldOf
-        from pytest_amp.numerics.wide import without_region
+        from pytest_amp.numerics.running import ErrorsOfCase
+        from pytest_amp.numerics.without_region import without_region
 
         self._expect_case(case, "check_memory")
         for name, limit in (("ceiling", ceiling), ("peak_ceiling", peak_ceiling)):
             if limit is not None:
                 cases.expect_number(name, limit, least=0)
-        with ToldOf(case, self._conditions):
+        with ErrorsOfCase(case, self._conditions):
             observe = self._observing(case)
             plain = without_region(case, self._conditions)
             use = memory.check_memory(

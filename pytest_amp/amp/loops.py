@@ -52,7 +52,7 @@ class LoopChecks(Bound):
           them);
         - the forward pass is under autocast in the test's dtype, and backward is not;
         - an iteration begins without gradients;
-        - no buffer is left with an inf or NaN, but for those named in ``nonfinite_buffers``, which must be. A name
+        - no buffer is left with an inf or NaN, except those named in ``nonfinite_buffers``, which must be. A name
           may be a pattern, as of file names: ``*.running_mean``.
 
         A note in the summary of the run tells what is known, and fails nothing: running statistics that keep the
@@ -65,7 +65,7 @@ class LoopChecks(Bound):
         gradients torch's GradScaler cannot unscale.
         """
         from pytest_amp import cases, scaler
-        from pytest_amp.numerics.running import ToldOf
+        from pytest_amp.numerics.running import ErrorsOfCase
 
         self._expect_case(case, "check_scaler", low=False)
         cases.expect_iterations("overflow_activations_at", overflow_activations_at)
@@ -75,7 +75,7 @@ class LoopChecks(Bound):
             overflow_activations_at=overflow_activations_at,
         )
 
-        with ToldOf(case, self._conditions):
+        with ErrorsOfCase(case, self._conditions):
             return scaler.check_scaler(
                 training, self._observing(case), nonfinite_buffers=nonfinite_buffers, note=self._note
             )
@@ -99,7 +99,7 @@ class LoopChecks(Bound):
 
         - trained parameters, buffers and the optimizer's state must be float32, in their values, too; a frozen
           parameter, and a buffer, that no step writes to may have any dtype;
-        - no more gradients may be zero, and no more updates may round away, than in float32, but for a tenth;
+        - no more gradients may be zero, and no more updates may round away, than in float32, plus a tenth;
         - backward must be outside of the region;
         - the loss must be within the spread of float32 runs perturbed by rounding-sized noise
           (docs/explanation/training.md).
@@ -115,8 +115,8 @@ class LoopChecks(Bound):
         import torch
 
         from pytest_amp import cases, scaler, training
-        from pytest_amp.numerics.running import ToldOf
-        from pytest_amp.numerics.wide import without_region
+        from pytest_amp.numerics.running import ErrorsOfCase
+        from pytest_amp.numerics.without_region import without_region
 
         self._expect_case(case, "check_training")
         cases.expect_number("steps", steps, least=2, whole=True)
@@ -139,7 +139,7 @@ class LoopChecks(Bound):
             manual=plain.case is None,
         )
 
-        with ToldOf(case, self._conditions):
+        with ErrorsOfCase(case, self._conditions):
             scale = self._config.tolerance_scale
             return training.check_training(setup, self._observing(case), tolerance_scale=scale, note=self._note)[0]
 
@@ -162,7 +162,7 @@ class LoopChecks(Bound):
         Raises AmpUsageError for arguments that cannot be, and for keywords that need a case.
         """
         from pytest_amp import cases, scaler
-        from pytest_amp.numerics.running import ToldOf, ToldOfFunction
+        from pytest_amp.numerics.running import ErrorsOfCase, ErrorsOfFunction
 
         cases.expect_number("steps", steps, least=1, whole=True)
         cases.expect_number("init_scale", init_scale, least=0.0)
@@ -175,7 +175,7 @@ class LoopChecks(Bound):
                 raise AmpUsageError(
                     "scaler_trace of a function takes no train, optimizer or overflow_gradients_at: they need a case"
                 )
-            with ToldOfFunction(getattr(work, "__name__", type(work).__name__)):
+            with ErrorsOfFunction(getattr(work, "__name__", type(work).__name__)):
                 return scaler.trace_callable(work, self.device, steps=steps, scale=init_scale, rule=rule)
         training = self._training(work, train, optimizer, overflow_gradients_at)
         late = [index for index in overflow_gradients_at if not 0 <= index < steps]
@@ -183,7 +183,7 @@ class LoopChecks(Bound):
             raise AmpUsageError(
                 f"overflow_gradients_at={late[0]} of {steps} steps; expected iterations from 0 to {steps - 1}"
             )
-        with ToldOf(work, self._conditions):
+        with ErrorsOfCase(work, self._conditions):
             return scaler.ScalerTrace(step for _, step in training.iterations(steps, init_scale, rule))
 
     def _training(

@@ -32,24 +32,24 @@ class NumericChecks(Bound):
           (docs/explanation/oracle.md); on device types without rounding models it is measured with manual casts;
         - each operator rounds as its rounding model says;
         - the step is that of manual casts, without autocast's kernels: on a CPU in every bit, on an
-          accelerator but for the order of sums (pytest_amp/numerics/tolerance.py has the bounds).
+          accelerator except for the order of sums (pytest_amp/numerics/tolerance.py has the bounds).
 
         On a CPU, a step that computes something else each time fails, and the failure says so. In fp16 the loss is
         scaled by a power of two: 65536, or the largest 65536 / 4**n that leaves gradients finite.
 
         ``tolerance``, or else the marker's, replaces the predicted rounding as what every error may be (relative L2),
         and leaves out the comparisons with rounding models and with manual casts. --amp-tolerance-scale
-        multiplies either. Each error is observed as ``<case>/<tensor>``, beside what was allowed. Raises AmpFailure.
+        multiplies either. Each error is observed as ``<case>/<tensor>``, with the allowed error. Raises AmpFailure.
         """
         from pytest_amp import cases
         from pytest_amp.numerics.gradients import check_gradients
-        from pytest_amp.numerics.running import ToldOf
+        from pytest_amp.numerics.running import ErrorsOfCase
 
         self._expect_case(case, "check_gradients")
         if tolerance is not None:
             cases.expect_number("tolerance", tolerance, least=0, above=True)
         allowed = self._marker.tolerance if tolerance is None else tolerance
-        with ToldOf(case, self._conditions):
+        with ErrorsOfCase(case, self._conditions):
             check_gradients(case, self._conditions, self._observing(case), tolerance=allowed)
 
     def over_seeds(
@@ -72,7 +72,7 @@ class NumericChecks(Bound):
         return draws[0], {name: other for name, other in further.items() if other is not None}
 
     def trace(self, case: Case) -> Trace:
-        """Every operator of a training step of ``case`` in mixed precision, forward and going back; prints as a table.
+        """Every operator of a training step of ``case`` in mixed precision, forward and backward; prints as a table.
 
         A row has the module; the operator as it reaches the device; the dtypes that it takes and returns; the
         autocast rule, if it or an operator around it has one; its rounding model; how often it was called there; the
@@ -81,20 +81,20 @@ class NumericChecks(Bound):
         operator that makes it so, which a note below the table names.
         """
         from pytest_amp.numerics import predicted
-        from pytest_amp.numerics.running import ToldOf
+        from pytest_amp.numerics.running import ErrorsOfCase
 
         self._expect_case(case, "trace")
-        with ToldOf(case, self._conditions):
+        with ErrorsOfCase(case, self._conditions):
             return predicted.trace(case, self._conditions)
 
     def check_fp32(self, tensor: torch.Tensor, *, name: str = "the tensor") -> None:
-        """Check that ``tensor`` is float32 and was not rounded to the autocast dtype on its way.
+        """Check that ``tensor`` is float32 and was not rounded to the autocast dtype.
 
-        A dtype tells only the name: a float32 tensor of which every value is representable in the low dtype was low
-        before. That is told of at least 64 finite values other than zero; if fewer than 64 of them are distinct, they
-        have collapsed to these. One value, such as a loss, is checked by its dtype, with a warning that
-        ``reduction="none"`` gives more. Raises AmpFailure, and AmpUsageError for 2 to 63 values that the low dtype has,
-        or for what is no tensor.
+        The dtype alone proves little: a float32 tensor whose values are all representable in the low dtype was rounded
+        to it. The check needs at least 64 finite nonzero values; if fewer than 64 of them are distinct, values have
+        collapsed. One value, such as a loss, is checked by its dtype only, with a warning that ``reduction="none"``
+        gives more. Raises AmpFailure; AmpUsageError for 2 to 63 values that the low dtype represents, or for an
+        argument that is not a tensor.
         """
         from pytest_amp.numerics.float32_values import check_fp32
 
@@ -119,8 +119,8 @@ class NumericChecks(Bound):
         Raises AmpUsageError for a key that names no module or no output, AmpFailure for another dtype.
         """
         from pytest_amp.numerics.dtypes import check_dtypes
-        from pytest_amp.numerics.running import ToldOf
+        from pytest_amp.numerics.running import ErrorsOfCase
 
         self._expect_case(case, "check_dtypes", low=False)
-        with ToldOf(case, self._conditions):
+        with ErrorsOfCase(case, self._conditions):
             check_dtypes(case, self._conditions, expected, self._observing(case))

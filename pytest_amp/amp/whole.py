@@ -78,12 +78,12 @@ class WholeCheck(NumericChecks, LoopChecks, CompileChecks, CostChecks):
         plan.look_at_dtypes()
         plan.note_cost(self._within("casts", self.check_casts, case), self._within("memory", self.check_memory, case))
         gradients = self._within("gradients", self.check_gradients, case)
-        collector.run("gradients", gradients, detail="outputs and gradients beside float64")
+        collector.run("gradients", gradients, detail="outputs and gradients compared with float64")
         plan.measure_harm()
         self._check_loop(plan, collector)
         if compile:
             compiled = self._within("compiled", self.check_compiled, case)
-            collector.run("compiled", compiled, detail="torch.compile beside eager")
+            collector.run("compiled", compiled, detail="torch.compile compared with eager")
         report = conclude(plan, accepted, strict=strict)
         if report.warnings:
             self._note(report.warnings_line(case.name))

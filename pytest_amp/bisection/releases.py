@@ -26,7 +26,7 @@ def listed() -> list[str]:
 def wheels_in(folder: Path) -> list[str]:
     """Return the versions of the wheels of torch in ``folder``; builds of one version count once. Raises ValueError."""
     if not folder.is_dir():
-        raise ValueError(f"{folder} is no folder; expected one with wheels of torch")
+        raise ValueError(f"{folder} is not a folder; expected one with wheels of torch")
     versions = sorted({version for path in folder.glob("torch-*.whl") if (version := _version_of(path))}, key=Version)
     if not versions:
         raise ValueError(f"{folder} has no wheel of torch; expected a folder with torch-*.whl of both releases")
@@ -66,4 +66,4 @@ def _release(name: str) -> Version:
     try:
         return Version(name)
     except InvalidVersion:
-        raise ValueError(f"{name!r} is no release, such as 2.13.0") from None
+        raise ValueError(f"{name!r} is not a release, such as 2.13.0") from None

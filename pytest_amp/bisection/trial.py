@@ -154,5 +154,5 @@ def _read(path: Path) -> Trial:
 def forget(folder: Path) -> None:
     """Remove the results of an earlier search. Raises ValueError for a folder that no search has written."""
     if folder.exists() and not (folder / "question.json").is_file():
-        raise ValueError(f"{folder} is no folder of an earlier search, and is left alone")
+        raise ValueError(f"{folder} is not a folder of an earlier search, and is left alone")
     shutil.rmtree(folder, ignore_errors=True)

@@ -1,6 +1,15 @@
 """Cases, each a model, a batch and a loss that checks run, and the built-in ones."""
 
-from pytest_amp.cases.case import Case, Outputs, Realised, loss_of, map_tensors, named_tensors, outputs_by_name
+from pytest_amp.cases.case import (
+    Case,
+    Outputs,
+    Realised,
+    loss_of,
+    map_tensors,
+    named_buffers,
+    named_tensors,
+    outputs_by_name,
+)
 from pytest_amp.cases.decoder import Attention, Decoder, DecoderSize
 from pytest_amp.cases.given import (
     MakeOptimizer,
@@ -53,6 +62,7 @@ __all__ = [
     "made_of",
     "map_tensors",
     "mlp",
+    "named_buffers",
     "named_tensors",
     "outputs_by_name",
     "own_frames",

@@ -57,20 +57,20 @@ class Case:
         """The module and the batch on the CPU, each made after seeding torch with ``seed``.
 
         Parameters of lazy modules are made by one forward pass in evaluation mode. Raises AmpUsageError if ``build``
-        makes no module, or one without data, and if ``batch`` makes what can be looked into once only; AmpFailure if
-        one of them or that pass raises.
+        returns no module, or one without data, or if ``batch`` returns an iterator or a set; AmpFailure if one of them
+        or that pass raises.
         """
         with torch.random.fork_rng(devices=[]):
-            model = self._made("build", self.build, seed)
+            model = self._call("build", self.build, seed)
             if not isinstance(model, torch.nn.Module):
                 raise AmpUsageError(f"case {self.name}: build made {type(model).__name__}, not a torch.nn.Module")
-            batch = self._made("batch", self.batch, seed)
+            batch = self._call("batch", self.batch, seed)
             if any(map(is_lazy, (*model.parameters(), *model.buffers()))):
-                self._made("loss", lambda: _initialise(model, lambda: self.loss(model, batch)), seed)
+                self._call("loss", lambda: _initialise(model, lambda: self.loss(model, batch)), seed)
             _expect_data(self.name, model, batch)
-            return Realised(model, batch, lambda: self._made("build", self.build, seed))
+            return Realised(model, batch, lambda: self._call("build", self.build, seed))
 
-    def _made(self, what: str, function: Callable[[], Any], seed: int) -> Any:
+    def _call(self, part: str, function: Callable[[], Any], seed: int) -> Any:
         """Return the result of a function of the case, after seeding torch. Raises AmpFailure for what it raises."""
         try:
             with seeded(seed):
@@ -79,10 +79,10 @@ class Case:
             if passes(error):
                 raise
             raise failure_of(
-                f"{self.name}: its {what}",
+                f"{self.name}: its {part}",
                 error,
-                expected=_EXPECTED[what],
-                likely=f"the function given as {what}=, or what it calls; no check has begun",
+                expected=_EXPECTED[part],
+                likely=f"the function given as {part}=, or what it calls; no check has begun",
             ) from None
 
 
@@ -177,15 +177,34 @@ _DICTS = (dict, OrderedDict)
 
 
 def _cast(model: torch.nn.Module, dtype: torch.dtype) -> None:
-    """Cast parameters and buffers as ``Module.to`` does, but keep the imaginary parts of complex ones."""
+    """Cast parameters and buffers as ``Module.to`` does, but keep the imaginary parts of complex ones.
+
+    Modules that share a buffer share its copy.
+    """
+    copies: dict[torch.Tensor, torch.Tensor] = {}
     for module in model.modules():
         for parameter in module.parameters(recurse=False):
-            parameter.data = parameter.data.to(_as_wide(parameter, dtype))
-        for name, buffer in list(module.named_buffers(recurse=False)):
-            setattr(module, name, buffer.to(_as_wide(buffer, dtype)))
+            parameter.data = parameter.data.to(_floating_dtype(parameter, dtype))
+        for name, buffer in list(module.named_buffers(recurse=False, remove_duplicate=False)):
+            if buffer not in copies:
+                copies[buffer] = buffer.to(_floating_dtype(buffer, dtype))
+            setattr(module, name, copies[buffer])
 
 
-def _as_wide(tensor: torch.Tensor, dtype: torch.dtype) -> torch.dtype:
+def named_buffers(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Return the buffers of a model by all of their names.
+
+    ``Module.named_buffers`` leaves out further names of a tensor. ``Module.to`` copies a tensor that two modules share
+    for each of them if it changes device or dtype, and the copies then have two names.
+    """
+    return {
+        f"{path}.{name}" if path else name: buffer
+        for path, module in model.named_modules()
+        for name, buffer in module.named_buffers(recurse=False, remove_duplicate=False)
+    }
+
+
+def _floating_dtype(tensor: torch.Tensor, dtype: torch.dtype) -> torch.dtype:
     """Return ``dtype`` for a floating tensor, its complex dtype for a complex one, else the tensor's own dtype."""
     if tensor.is_complex():
         return dtype.to_complex()
@@ -193,7 +212,7 @@ def _as_wide(tensor: torch.Tensor, dtype: torch.dtype) -> torch.dtype:
 
 
 def _moved(tensor: torch.Tensor, device: torch.device | str, dtype: torch.dtype | None) -> torch.Tensor:
-    to = tensor.dtype if dtype is None else _as_wide(tensor, dtype)
+    to = tensor.dtype if dtype is None else _floating_dtype(tensor, dtype)
     # A copy even if nothing changes, since gradients are stored on it.
     return tensor.detach().to(device=device, dtype=to, copy=True).requires_grad_(tensor.requires_grad)
 
@@ -208,9 +227,9 @@ def map_tensors(function: Callable[[torch.Tensor], torch.Tensor], tree: Any) -> 
     if isinstance(tree, Mapping):
         return _mapping_like(tree, {key: map_tensors(function, value) for key, value in tree.items()})
     if _is_named_tuple(tree):  # its constructor takes fields one by one
-        on_the_cpu = "batch_sizes" if isinstance(tree, PackedSequence) else None
-        places = tree._asdict().items()
-        return type(tree)(*(value if name == on_the_cpu else map_tensors(function, value) for name, value in places))
+        cpu_field = "batch_sizes" if isinstance(tree, PackedSequence) else None
+        entries = tree._asdict().items()
+        return type(tree)(*(value if name == cpu_field else map_tensors(function, value) for name, value in entries))
     if isinstance(tree, (list, tuple, deque)):
         return type(tree)(map_tensors(function, value) for value in tree)
     names = _attributes(tree)
@@ -238,16 +257,16 @@ def named_tensors(tree: Any, prefix: str = "", *, objects: bool = True) -> Itera
     if isinstance(tree, torch.Tensor):
         yield prefix, tree
         return
-    places: Iterator[tuple[object, Any]] = iter(())
+    entries: Iterator[tuple[object, Any]] = iter(())
     if isinstance(tree, Mapping):
-        places = iter(tree.items())
+        entries = iter(tree.items())
     elif _is_named_tuple(tree):
-        places = iter(tree._asdict().items())
+        entries = iter(tree._asdict().items())
     elif isinstance(tree, (list, tuple, deque)):
-        places = iter(enumerate(tree))
+        entries = iter(enumerate(tree))
     elif objects or _is_record(tree):
-        places = ((name, getattr(tree, name)) for name in _attributes(tree))
-    for key, value in places:
+        entries = ((name, getattr(tree, name)) for name in _attributes(tree))
+    for key, value in entries:
         yield from named_tensors(value, f"{prefix}.{key}" if prefix else str(key), objects=objects)
 
 
@@ -294,8 +313,8 @@ def loss_of(outputs: Outputs) -> torch.Tensor:
     elif named and all(value.numel() == 1 for value in named.values()):
         loss = torch.stack([value.reshape(()) for value in named.values()]).sum()
     else:
-        have = f"outputs {', '.join(named)}" if named else f"outputs of {type(outputs).__name__} without a tensor"
-        raise AmpUsageError(f"{have}: none is called loss, and not all have one element")
+        outputs_of = f"outputs {', '.join(named)}" if named else f"outputs of {type(outputs).__name__} without a tensor"
+        raise AmpUsageError(f"{outputs_of}: none is called loss, and not all have one element")
     if loss.numel() != 1:
         raise AmpUsageError(f"the loss has shape {list(loss.shape)}, it must have one element")
     return loss

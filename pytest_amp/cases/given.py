@@ -100,11 +100,11 @@ def expect_python(model: torch.nn.Module, *, case: str) -> None:
         which = f"case {case}: {name or 'the model'}"
         if isinstance(module, torch.jit.ScriptModule):
             raise AmpUsageError(
-                f"{which} is a script, whose operators nobody sees; expected the module before torch.jit.script"
+                f"{which} is a script, whose operators cannot be recorded; expected the module before torch.jit.script"
             )
         if torch_private.compiles_itself(module):
             raise AmpUsageError(
-                f"{which} compiles itself, so that nobody sees its operators; expected the module before "
+                f"{which} compiles itself, so that its operators cannot be recorded; expected the module before "
                 "torch.compile, which amp.check_compiled(case) compiles"
             )
 

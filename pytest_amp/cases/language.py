@@ -167,7 +167,7 @@ def bags() -> Case:
 
 
 class Adapted(nn.Module):
-    """Frozen layer with a trained product of two small matrices beside it (LoRA, Hu et al. 2021)."""
+    """Frozen layer plus a trained product of two small matrices (LoRA, Hu et al. 2021)."""
 
     def __init__(self) -> None:
         """Create a frozen layer and adapters of rank four."""
@@ -185,7 +185,7 @@ class Adapted(nn.Module):
 
 
 def adapters() -> Case:
-    """Return a case that guards frozen weights, which autocast casts each time, beside trained bare parameters."""
+    """Return a case that guards frozen weights, which autocast casts each time, and trained bare parameters."""
 
     def batch() -> Batch:
         return {"inputs": torch.randn(16, WIDTH, requires_grad=True), "targets": torch.randint(5, (16,))}

@@ -1,4 +1,4 @@
-"""Limits of a machine, so that a check leaves out or skips what does not run there."""
+"""Limits of a machine, so that a check omits or skips cases that do not run there."""
 
 from __future__ import annotations
 
@@ -22,6 +22,6 @@ def adds_up_low_convolutions(device_type: str, precision: str) -> str | None:
         return None
     needed = {"bf16": "AVX512", "fp16": "AVX512-FP16"}.get(precision, "another CPU")
     return (
-        f"where oneDNN has no {precision} convolution ({needed}), aten's own (ConvolutionMM2d.cpp) adds up the "
+        f"where oneDNN has no {precision} convolution ({needed}), aten's own (ConvolutionMM2d.cpp) accumulates the "
         f"samples of a batch in {precision}"
     )

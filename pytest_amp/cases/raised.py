@@ -21,7 +21,7 @@ from pytest_amp.torch_private import PrivateApiGone
 _LIBRARIES = Path(torch.__file__).parent, Path(__file__).parent.parent
 _PYTHON = Path(sysconfig.get_path("stdlib"))
 _INSTALLED = tuple({Path(sysconfig.get_path(name)) for name in ("purelib", "platlib")})
-#: Exceptions that are no errors of a case: a refusal, a missing private API, and those that end or skip a test.
+#: Exceptions that are not errors of a case: a refusal, a missing private API, and those that end or skip a test.
 _PASS = AmpUsageError, PrivateApiGone, pytest.exit.Exception, unittest.SkipTest
 #: Maximum length of an error's text in a message.
 _MOST = 300
@@ -70,10 +70,10 @@ def own_frames(error: BaseException, trace: TracebackType | None = None) -> list
     """
     stopped = _stopped(error)
     part = stopped.__traceback__ if trace is None or stopped is not error else trace
-    return list(_own(traceback.extract_tb(part)))
+    return list(_user_frames(traceback.extract_tb(part)))
 
 
-def _own(frames: traceback.StackSummary) -> Iterator[traceback.FrameSummary]:
+def _user_frames(frames: traceback.StackSummary) -> Iterator[traceback.FrameSummary]:
     for frame in frames:
         path = Path(frame.filename)
         python = path.is_relative_to(_PYTHON) and not _is_installed(frame)

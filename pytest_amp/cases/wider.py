@@ -7,7 +7,7 @@ from pytest_amp.cases.case import Case
 
 
 def wider_zoo() -> tuple[Case, ...]:
-    """Return the cases beside ``zoo``, in a fixed order; the docstring of each says what it guards."""
+    """Return the cases that ``zoo`` lacks, in a fixed order; the docstring of each names what it guards."""
     return (
         vision.residual(),
         vision.unet(),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import pytest
@@ -69,13 +69,20 @@ class Collector:
     def lint(self, name: str, function: Callable[[], Iterable[Finding]], *, detail: str) -> None:
         """Run one part of the linter; its line counts the findings."""
         findings = self.run(name, lambda: tuple(function()), detail=detail)
-        entries = [entry for entry in map(entry_of_finding, findings or ()) if entry not in self.entries]
+        named = (entry_of_finding(finding, check=name) for finding in findings or ())
+        entries = [entry for entry in named if entry not in self.entries]
         self.entries += entries
         if entries:
             kinds = ", ".join(dict.fromkeys(entry.kind for entry in entries))
-            verdict = "red" if any(entry.is_error for entry in entries) else "warning"
-            line = self.lines[-1]
-            self.lines[-1] = CheckLine(line.check, verdict, None, f"{len(entries)} of {kinds}", line.seconds)
+            self.retell(_verdict(entries), detail=f"{len(entries)} of {kinds}")
+
+    def replace_entries(self, entries: Sequence[Entry]) -> None:
+        """Replace the entries, whose harm was measured; the lines of the linter get the verdicts of their findings."""
+        self.entries[:] = entries
+        for index, line in enumerate(self.lines):
+            findings = [entry for entry in entries if entry.check == line.check]
+            if findings:
+                self.lines[index] = replace(line, verdict=_verdict(findings))
 
     def retell(self, verdict: str, *, detail: str | None = None, margin: float | None = None) -> None:
         """Change the verdict and the text of the last check's line."""
@@ -86,6 +93,10 @@ class Collector:
     def skip(self, check: str, reason: str) -> None:
         """Note a check that is left out, with the reason."""
         self.lines.append(CheckLine(check, "not run", None, reason, 0.0))
+
+
+def _verdict(entries: Sequence[Entry]) -> str:
+    return "red" if any(entry.is_error for entry in entries) else "warning"
 
 
 def _refused(check: str, message: str) -> Entry:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from pytest_amp.failure import AmpFailure
 from pytest_amp.lint import Finding, Severity
 from pytest_amp.numerics.program import OtherProgram
-
-#: Folder of the pages that explain each kind.
-PAGES = "docs/findings"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,7 +14,8 @@ class Entry:
     """Finding of the linter, or failure of a check, as a report and a failure show it.
 
     ``kind`` names a page of docs/findings/; ``parts`` are the labelled lines below the message; ``harm`` is the ratio
-    of the step's errors against float64 with and without the named code, None if that was not measured.
+    of the step's errors against float64 with and without the named code, None if that was not measured. ``check`` is
+    the part of the linter that has the finding, ``""`` for entries of other checks.
     """
 
     kind: str
@@ -29,6 +27,7 @@ class Entry:
     harm: float | None = None
     #: Whether a check could not run at all, by an exception of the user's code or of torch.
     is_refusal: bool = False
+    check: str = field(default="", compare=False)
 
     @property
     def is_error(self) -> bool:
@@ -37,8 +36,8 @@ class Entry:
 
     @property
     def page(self) -> str:
-        """Path of the page that explains the kind."""
-        return f"{PAGES}/{self.kind}.md"
+        """Command that prints the page of the kind, from an installed package, too."""
+        return f"pytest-amp finding {self.kind}"
 
     @property
     def place(self) -> str:
@@ -47,7 +46,7 @@ class Entry:
         return " ".join(part for part in (f"at {self.site}" if self.site else "", module) if part)
 
     def lines(self) -> list[str]:
-        """Return the entry as lines of a failure: message, place, the labelled parts and the page."""
+        """Return the entry as lines of a failure: message, place, the labelled parts and the command of the page."""
         head = f"{self.severity.value:<9} {self.kind}{f' {self.place}' if self.place else ''}"
         rows = [("", self.message), *self.parts]
         if self.harm is not None:
@@ -65,8 +64,8 @@ def harm_in_words(harm: float) -> str:
     return "infinitely" if harm == float("inf") else f"{harm:.3g} times"
 
 
-def entry_of_finding(finding: Finding) -> Entry:
-    """Return the entry of a finding of the linter."""
+def entry_of_finding(finding: Finding, *, check: str = "linter") -> Entry:
+    """Return the entry of a finding of a part of the linter."""
     return Entry(
         kind=finding.kind,
         severity=finding.severity,
@@ -74,6 +73,7 @@ def entry_of_finding(finding: Finding) -> Entry:
         site=finding.site,
         message=finding.message,
         parts=(("mend", finding.advice),),
+        check=check,
     )
 
 

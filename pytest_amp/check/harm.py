@@ -16,10 +16,10 @@ from pytest_amp.failure import is_usage_error
 from pytest_amp.lint import Severity
 from pytest_amp.numerics.conditions import Conditions
 from pytest_amp.numerics.errors import distance, is_inexact, norm
-from pytest_amp.numerics.prediction import FIRST_LOSS_SCALE, LOSS_SCALE_STEP, exact_step
+from pytest_amp.numerics.loss_scale import at_largest_scale
+from pytest_amp.numerics.prediction import exact_step
 from pytest_amp.numerics.realised import realise
 from pytest_amp.numerics.step import Step, run_step
-from pytest_amp.precision import FP16
 
 __tracebackhide__ = is_usage_error
 
@@ -75,18 +75,19 @@ class Harm:
     @cached_property
     def loss_scale(self) -> float:
         """Largest loss scale, from 65536 down, for which the unchanged step is finite; 1 in other dtypes than fp16."""
-        scale = FIRST_LOSS_SCALE if self.where.precision.name == FP16.name else 1.0
-        while scale > _LEAST_SCALE and not self._errors(self._run(frozenset(), scale)).is_finite:
-            if self.where.precision.name != FP16.name:
-                break
-            scale /= LOSS_SCALE_STEP
+        scale, self._known[frozenset()] = at_largest_scale(
+            lambda scale: self._errors(self._run(frozenset(), scale)),
+            lambda errors: errors.is_finite,
+            self.where.precision,
+            least=_LEAST_SCALE,
+        )
         return scale
 
     def errors(self, left_out: Iterable[Key] = ()) -> Errors:
         """Return the errors of the step without the low precision of ``functions``; infinite if the step raises."""
-        keys = frozenset(left_out)
+        keys, scale = frozenset(left_out), self.loss_scale
         if keys not in self._known:
-            self._known[keys] = self._errors(self._run(keys, self.loss_scale))
+            self._known[keys] = self._errors(self._run(keys, scale))
         return self._known[keys]
 
     def _run(self, left_out: frozenset[Key], scale: float) -> Step | None:

@@ -100,19 +100,19 @@ class Plan:
 
     def measure_harm(self) -> None:
         """Measure the harm of the model's own low precision."""
-        entries = self.collector.entries
+        collector = self.collector
 
         def measure() -> float:
             harm = Harm(self.case, self.where, self.where.seed)
-            changed, ratio = measured(harm, entries)
-            entries[:] = changed
+            entries, ratio = measured(harm, collector.entries)
+            collector.replace_entries(entries)
             return ratio
 
-        ratio = self.collector.run("harm", measure, detail="the model's own low precision beside float64")
+        ratio = collector.run("harm", measure, detail="the model's own low precision beside float64")
         if ratio is not None:
-            verdict = _verdict_of_harm([entry for entry in entries if entry.harm])
+            verdict = _verdict_of_harm([entry for entry in collector.entries if entry.harm])
             times = "infinitely" if ratio == float("inf") else f"{ratio:.2f} times"
-            self.collector.retell(
+            collector.retell(
                 verdict,
                 detail=f"with its own low precision the step is {times} as far from float64 as without, "
                 f"up to {LIMIT} allowed",

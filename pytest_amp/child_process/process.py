@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
-import queue
 import signal
-import subprocess
-import sys
-import tempfile
-import threading
 from collections.abc import Mapping, Sequence
-from typing import IO, Any
+from typing import Any
 
 from pytest_amp.child_process.poison import POISONED
+from pytest_amp.child_process.protocol import Children, StartFailed, last_words
 from pytest_amp.devices.faults import fault_of_text
 
 
@@ -42,10 +35,10 @@ class Isolated:
         Its answer must be JSON values. The child has ``path`` as its module search path and imports ``modules`` before
         torch. One request may take ``timeout`` seconds.
         """
-        self._settings = json.dumps({"modules": list(modules), "examiner": examiner})
+        self._settings = {"modules": list(modules), "examiner": examiner}
         self._path = [entry for entry in path if entry]
         self.timeout = timeout
-        self._child: _Child | None = None
+        self._child: Children | None = None
         self._cannot_start: str | None = None
         #: Number of times that a child was started.
         self.starts = 0
@@ -58,13 +51,14 @@ class Isolated:
         """
         child = self._running()
         try:
-            answer = child.ask(request, self.timeout)
+            child.send(request)
+            answer = self._answer(child)
         except _Died as death:
             self._child = None
             raise ProcessLost(f"the process that examined {name} {death}", str(death)) from None
         if "poisoned" in answer:
             self._child = None
-            child.end(self.timeout)
+            self._end(child)
             reason = answer["poisoned"]
             fault = fault_of_text(reason)
             if fault is not None:  # of the machine: a new process would meet it, too
@@ -80,103 +74,61 @@ class Isolated:
         child, self._child = self._child, None
         if child is None:
             return
-        status = child.end(self.timeout)
+        status, ending = self._end(child)
         if status != 0:
-            raise ExaminationFailed(f"after all its work the process that examined operators {_ending(status, child)}")
+            raise ExaminationFailed(f"after all its work the process that examined operators {ending}")
 
-    def _running(self) -> _Child:
+    def _running(self) -> Children:
         if self._cannot_start is not None:
             raise ExaminationFailed(self._cannot_start)
         if self._child is None:
             self.starts += 1
-            child = _Child(self._settings, self._path)
+            child = Children(lambda _folder: ["pytest_amp.child_process.child"], self._settings, path=self._path)
             try:
-                child.wait_until_ready(self.timeout)
+                child.accept(self.timeout)
+                answer = self._answer(child)
+            except StartFailed as failed:
+                child.process.kill()
+                self._end(child, leave=0)
+                self._cannot_start = f"the process that examines operators {failed} before it was ready"
             except _Died as death:
                 self._cannot_start = f"the process that examines operators {death} before it was ready"
-                raise ExaminationFailed(self._cannot_start) from None
+            else:
+                if "error" in answer:
+                    self._end(child)
+                    self._cannot_start = f"the process that examines operators cannot start: {answer['error']}"
+            if self._cannot_start is not None:
+                raise ExaminationFailed(self._cannot_start)
             self._child = child
         return self._child
+
+    def _answer(self, child: Children) -> dict[str, Any]:
+        """Return the next answer. Raises _Died if the child ends first, or has none in time."""
+        answered, _ = child.waiting([0], self.timeout)
+        if not answered:
+            child.process.kill()
+            self._end(child, leave=0)
+            raise _Died(f"did not answer within {self.timeout:g} s and was killed")
+        answer = child.receive(0)
+        if answer is None:
+            raise _Died(self._end(child)[1])
+        return answer
+
+    def _end(self, child: Children, leave: float | None = None) -> tuple[int, str]:
+        """End ``child``; return its exit status, and how it ended, as a clause."""
+        status = child.end(self.timeout if leave is None else leave, self.timeout)
+        ending = _ending(status, child.output())
+        child.clean_up()
+        return status, ending
 
 
 class _Died(Exception):
     """End of a child; the message says how it ended."""
 
 
-class _Child:
-    """Running child, its pipes, and a thread that reads its answers."""
-
-    def __init__(self, settings: str, path: Sequence[str]) -> None:
-        self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the child
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path)} if path else None
-        self._process = subprocess.Popen(  # noqa: S603  # this interpreter and this package
-            [sys.executable, "-m", "pytest_amp.child_process.child", settings],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._stderr,
-            env=environment,
-            text=True,
-        )
-        self._lines: queue.Queue[str | None] = queue.Queue()
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            self._lines.put(line)
-        self._lines.put(None)
-
-    def wait_until_ready(self, timeout: float) -> None:
-        """Wait until the child is ready. Raises _Died if it ends first."""
-        self._next_line(timeout)
-
-    def ask(self, request: Mapping[str, Any], timeout: float) -> dict[str, Any]:
-        """Return the child's answer. Raises _Died."""
-        assert self._process.stdin is not None
-        try:
-            self._process.stdin.write(json.dumps(request) + "\n")
-            self._process.stdin.flush()
-        except BrokenPipeError:
-            raise _Died(_ending(self.end(timeout), self)) from None
-        answer: dict[str, Any] = json.loads(self._next_line(timeout))
-        return answer
-
-    def _next_line(self, timeout: float) -> str:
-        try:
-            line = self._lines.get(timeout=timeout)
-        except queue.Empty:
-            self._process.kill()
-            self.end(timeout)
-            raise _Died(f"did not answer within {timeout:g} s and was killed") from None
-        if line is None:
-            raise _Died(_ending(self.end(timeout), self))
-        return line
-
-    def end(self, timeout: float) -> int:
-        """Close the child's input, wait for it, and return its exit status."""
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # it has already ended
-            self._process.stdin.close()
-        try:
-            status = self._process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            status = self._process.wait()
-        self._reader.join()
-        assert self._process.stdout is not None
-        self._process.stdout.close()
-        return status
-
-    def last_words(self) -> str:
-        """Return the child's last line of standard error."""
-        self._stderr.seek(0)
-        lines = self._stderr.read().decode(errors="replace").split("\n")
-        return next((" ".join(line.split())[:200] for line in reversed(lines) if line.strip()), "")
-
-
-def _ending(status: int, child: _Child) -> str:
-    words = child.last_words()
+def _ending(status: int, output: str) -> str:
+    """Return how a child with an exit ``status`` ended, with the last line of its ``output``."""
+    words = last_words(output)
     ending = f", saying: {words}" if words else ""
     if status == POISONED:
         return f"left a device that no longer answers{ending}"

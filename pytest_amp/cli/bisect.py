@@ -83,7 +83,7 @@ def _bisect(options: argparse.Namespace) -> int:
         answer = search(releases, lambda release: progress.done(trials(release)))
     except ValueError as error:
         options.parser.error(str(error))
-    write(_told(answer, releases[0]))
+    write(_answer_text(answer, releases[0]))
     return FOUND if answer.first is not None else NOTHING_FOUND
 
 
@@ -117,7 +117,7 @@ def _be_sure_of(trials: Trials, old: str) -> None:
         raise ValueError(f"torch {old} could not be tried: {'; '.join(trial.facts)}")
 
 
-def _told(answer: Answer, old: str) -> str:
+def _answer_text(answer: Answer, old: str) -> str:
     if answer.first is None:
         return f"nothing differs between torch {old} and {answer.last_same}\n"
     lines = [f"torch {answer.first.release} is the first that differs from {old}; {answer.last_same} is the same"]

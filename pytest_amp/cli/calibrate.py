@@ -74,7 +74,7 @@ def _calibrate(options: argparse.Namespace) -> int:
             "goes with its next upgrade"
         )
     if options.device == "cpu" and not options.from_:
-        write("a CPU is held against no floor: what follows is for you to read\n")
+        write("a CPU has no floors: the following times are compared with nothing\n")
     path = options.to or Path(floors.__file__).with_name("floors.json")
     sessions: list[Session] = []
     try:

@@ -44,10 +44,10 @@ def add(commands: Commands) -> None:
     command = commands.add_parser(
         "diff",
         help="what differs between two records, or in a history of them",
-        description="What differs between two records. More of them, oldest first, are a history: what each step "
-        "changed, and the last one beside the first. Ends with 1 where something has become what --fail-on names, "
-        "from the first record to the last or in the last step, and where the comparison has a gap: the records share "
-        "nothing on a device and dtype, a run was interrupted, or tests of the first record were not run whole.",
+        description="What differs between two records. Several records, oldest first, are a history: the changes of "
+        "each step, and those from the first record to the last. Ends with 1 if a verdict that --fail-on names occurs "
+        "from the first record to the last or in the last step, or if the comparison has a gap: the records share "
+        "nothing on a device and dtype, a run was interrupted, or some tests of the first record did not run in full.",
     )
     command.add_argument("old", type=Path, help="a record, before")
     command.add_argument("new", type=Path, nargs="+", help="a record, after; more of them are a history")

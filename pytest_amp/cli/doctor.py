@@ -42,7 +42,7 @@ PARTS = (
         "nvidia-ml-py", "pynvml", "the driver's version, heat and processes of a GPU", "pip install 'pytest-amp[gpu]'"
     ),
 )
-#: Part that is missing only beside an NVIDIA GPU.
+#: Part that is required only with an NVIDIA GPU.
 NVIDIA = "nvidia-ml-py"
 COMPILERS = ("c++", "g++", "clang++")
 
@@ -107,7 +107,7 @@ def _lines(machine: Machine, parts: dict[str, str | None], compiler: str | None)
     lines += ["devices"]
     lines += [f"  {line}" for name, facts in machine.devices.items() for line in _device(name, facts)]
     if not machine.devices:
-        lines.append("  none could be asked")
+        lines.append("  none could be probed")
     gpus = _gpus()
     if gpus:
         lines.append(f"  the driver shows GPU {', '.join(gpus)}")
@@ -139,7 +139,7 @@ def _torch(machine: Machine) -> str:
         return f"torch {facts['version']} ({build}), {facts['file']}"
     if "problem" in facts:
         return f"torch cannot be imported: {facts['problem']}"
-    return f"torch cannot be imported: {machine.problem or 'the process that tried said nothing'}"
+    return f"torch cannot be imported: {machine.problem or 'the process that tried ended without output'}"
 
 
 def _device(name: str, probed: dict[str, Any]) -> list[str]:
@@ -164,7 +164,7 @@ def _would_run(machine: Machine) -> list[str]:
         lines.append(f"pytest {suites}: {best} in {dtypes} (--amp-device=auto){timed}")
     if fakes:
         lines.append(f"pytest {suites} --amp-device={','.join(fakes)}: their dtype rules, without their hardware")
-    return lines or ["nothing: torch computes nowhere here"]
+    return lines or ["nothing: torch computes on no device of this machine"]
 
 
 def advice(machine: Machine, parts: dict[str, str | None], compiler: str | None) -> list[str]:
@@ -175,7 +175,7 @@ def advice(machine: Machine, parts: dict[str, str | None], compiler: str | None)
         lines.append(_why_no_torch(machine))
     elif machine.problem:
         where = machine.at or "the last device"
-        lines.append(f"an answer of {where}: {machine.problem}; a run on it would end so, too")
+        lines.append(f"a probe of {where}: {machine.problem}; a run on it would fail in the same way")
     needed = [part for part in PARTS if part.name != NVIDIA or (_gpus() and not facts.get("hip"))]
     lines += [f"{part.name}, for {part.needed}: {part.get}" for part in needed if parts[part.name] is None]
     if compiler is None:

@@ -38,7 +38,7 @@ def _release(text: str) -> Release:
     try:
         return release_of(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no release; expected one such as 2.13") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not a release; expected one such as 2.13") from None
 
 
 def _list(options: argparse.Namespace) -> int:

@@ -18,6 +18,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from pytest_amp.cases import Case, Realised
+from pytest_amp.compiled.causes import known_cause
 from pytest_amp.compiled.compilation import Compilation, Where
 from pytest_amp.devices import DeviceKind
 from pytest_amp.devices.generators import seed_torch
@@ -29,11 +30,11 @@ from pytest_amp.numerics.chance import not_acquitted
 from pytest_amp.numerics.compare import Compared, compare, confirmed, same
 from pytest_amp.numerics.draws import Draws, NotReplayed
 from pytest_amp.numerics.nonfinite import origin_in_step
-from pytest_amp.numerics.realised import realise, realise_beside_float32
+from pytest_amp.numerics.realised import realise, realise_and_run_float32
 from pytest_amp.numerics.step import in_words
 from pytest_amp.precision import dtype_name
 from pytest_amp.record import Observe
-from pytest_amp.torch_private import compiled_graphs, random_as_eager, taken_apart
+from pytest_amp.torch_private import compiled_graphs, numpy_draws_itself, random_as_eager, taken_apart
 
 __tracebackhide__ = is_usage_error
 
@@ -44,19 +45,19 @@ class _Run:
 
     case: Case
     compiled: Case
-    how: Compilation
-    where: Conditions
+    compilation: Compilation
+    conditions: Conditions
     _realised: dict[int, Realised] = field(default_factory=dict)
 
     def realised(self, seed: int) -> Realised:
         """Return the model and the batch of a seed, with the draws of its step, recorded once for all of its steps."""
         if seed not in self._realised:
-            self._realised[seed] = realise(self.case, self.where, seed=seed)
+            self._realised[seed] = realise(self.case, self.conditions, seed=seed)
         return self._realised[seed]
 
-    def what(self, name: str) -> str:
+    def describe(self, name: str) -> str:
         """Return the name of a tensor in failures."""
-        return f"{self.case.name}, compiled ({self.how}): {in_words(name)} under {self.where}"
+        return f"{self.case.name}, compiled ({self.compilation}): {in_words(name)} under {self.conditions}"
 
     def compiled_step(self, seed: int, loss_scale: float) -> Step:
         """Run one compiled step, next to one in eager."""
@@ -65,10 +66,14 @@ class _Run:
     def eager_and_compiled(self, seed: int, loss_scale: float) -> tuple[Step, Step]:
         """Run one step in eager and one compiled, on the same values."""
         realised = self.realised(seed)
-        device, region = self.where.device.torch_device, self.where.region
+        device, region = self.conditions.device.torch_device, self.conditions.region
         eager = self._eager(realised, seed, loss_scale)
-        outside = region if self.how.region is Where.AROUND else contextlib.nullcontext
-        with random_as_eager() if _has_drawn(device, seed) else contextlib.nullcontext():
+        outside = region if self.compilation.region is Where.AROUND else contextlib.nullcontext
+        with contextlib.ExitStack() as stack:
+            if _has_drawn(device, seed):
+                stack.enter_context(random_as_eager())
+            if not self.compilation.fullgraph:
+                stack.enter_context(numpy_draws_itself())
             compiled = run_step(
                 self.compiled, realised.on(device), outside, seed=seed, loss_scale=loss_scale, replay=False
             )
@@ -76,33 +81,33 @@ class _Run:
         return eager, replace(
             compiled,
             outputs={name: value.clone() for name, value in compiled.outputs.items()},
-            gradients=_kept(compiled.gradients, eager.gradients),
-            inputs=_kept(compiled.inputs, eager.inputs),
+            gradients=_used_gradients(compiled.gradients, eager.gradients),
+            inputs=_used_gradients(compiled.inputs, eager.inputs),
         )
 
     def _eager(self, realised: Realised, seed: int, loss_scale: float) -> Step:
         """Run the step in eager, with its own random numbers."""
-        here = realised.on(self.where.device.torch_device)
-        return run_step(self.case, here, self.where.region, seed=seed, loss_scale=loss_scale, replay=False)
+        here = realised.on(self.conditions.device.torch_device)
+        return run_step(self.case, here, self.conditions.region, seed=seed, loss_scale=loss_scale, replay=False)
 
     def eager_by_other_attention(self, loss_scale: float) -> Iterator[Step]:
         """Yield the step in eager with each attention kernel alone, on an accelerator.
 
         torch selects a kernel by the properties of a tensor, of which a fake tensor in a trace has fewer.
         """
-        if self.where.device.kind is DeviceKind.CPU:
+        if self.conditions.device.kind is DeviceKind.CPU:
             return
-        realised = self.realised(self.where.seed)
+        realised = self.realised(self.conditions.seed)
         for kernel in _KERNELS:
             with contextlib.suppress(RuntimeError), sdpa_kernel([kernel]):  # a kernel may not support these tensors
-                yield self._eager(realised, self.where.seed, loss_scale)
+                yield self._eager(realised, self.conditions.seed, loss_scale)
 
     def eager_as_traced(self, loss_scale: float) -> Step | None:
         """Run the step in eager, decomposed as in traces; None if it draws no random numbers on the CPU."""
-        realised = self.realised(self.where.seed)
+        realised = self.realised(self.conditions.seed)
         with taken_apart():
-            step = self._eager(realised, self.where.seed, loss_scale)
-        return step if _has_drawn(torch.device("cpu"), self.where.seed) else None
+            step = self._eager(realised, self.conditions.seed, loss_scale)
+        return step if _has_drawn(torch.device("cpu"), self.conditions.seed) else None
 
 
 #: Attention kernels, of which a trace on an accelerator may select another one than eager.
@@ -119,7 +124,7 @@ def _has_drawn(device: torch.device, seed: int) -> bool:
     )
 
 
-def _kept(
+def _used_gradients(
     tensors: Mapping[str, torch.Tensor | None], eager: Mapping[str, torch.Tensor | None]
 ) -> dict[str, torch.Tensor | None]:
     """Copy the gradients of a compiled step, without those that are zero where eager has none.
@@ -134,56 +139,63 @@ def _kept(
 
 
 def eager_and_compiled(
-    case: Case, how: Compilation, where: Conditions, *, loss_scale: float = 1.0
+    case: Case, compilation: Compilation, conditions: Conditions, *, loss_scale: float = 1.0
 ) -> tuple[Step, Step, int]:
     """Run one step in eager and one compiled, and count the graphs. Raises AmpFailure if there are none."""
-    return _first(_Run(case, how.case(case, where), how, where), loss_scale)
+    return _first(_Run(case, compilation.case(case, conditions), compilation, conditions), loss_scale)
 
 
 def _first(run: _Run, loss_scale: float) -> tuple[Step, Step, int]:
     before = compiled_graphs()
-    eager, compiled = run.eager_and_compiled(run.where.seed, loss_scale)
+    eager, compiled = run.eager_and_compiled(run.conditions.seed, loss_scale)
     graphs = compiled_graphs() - before
     if not graphs:
         raise AmpFailure(
-            f"{run.case.name}: torch.compile ({run.how}) compiled nothing, so there is nothing to hold against eager",
+            f"{run.case.name}: torch.compile ({run.compilation}) compiled nothing, so there is nothing to compare with "
+            "eager",
             now="no graph was handed to the back end",
             likely="TORCH_COMPILE_DISABLE or TORCHDYNAMO_DISABLE is set, or the function is one that Dynamo skips",
         )
     return eager, compiled, graphs
 
 
-def check_compiled(case: Case, how: Compilation, where: Conditions, observe: Observe, *, bits: bool = False) -> None:
-    """Run ``case`` compiled as ``how`` says, and compare it with eager. See ``Amp.check_compiled`` for the comparison.
+def check_compiled(
+    case: Case, compilation: Compilation, conditions: Conditions, observe: Observe, *, bits: bool = False
+) -> None:
+    """Run ``case`` compiled as ``compilation`` specifies, and compare it with eager.
+
+    See ``Amp.check_compiled`` for the comparison.
 
     With ``bits``, results of a back end without fusion must be bitwise equal to eager's on a CPU. This holds where
     AOTAutograd decomposes no operator of the case, which is torch's decision in each release.
     """
     # First, so that a case that does not run at all fails with its own error.
-    realised, fp32 = realise_beside_float32(case, where)
-    prediction = predict(case, realised, where.device, where.precision, seed=where.seed)
-    run = _Run(case, how.case(case, where), how, where, {where.seed: realised})
+    realised, fp32 = realise_and_run_float32(case, conditions)
+    prediction = predict(case, realised, conditions.device, conditions.precision, seed=conditions.seed)
+    run = _Run(case, compilation.case(case, conditions), compilation, conditions, {conditions.seed: realised})
     eager, compiled_step, graphs = _first(run, prediction.loss_scale)
-    u, name = where.precision.u, f"{case.name}/{how}"
+    u, name = conditions.precision.u, f"{case.name}/{compilation}"
     observe(f"{name}/graphs", graphs, kind="count")
     _check_dtypes(run, eager, compiled_step)
     _check_finite(run, eager, compiled_step, prediction)
     if isinstance(realised.draws, Draws) and (reason := realised.draws.explanation):
         warnings.warn(NotReplayed(f"{case.name}, compiled: {reason}. Its values are not compared"), stacklevel=2)
         return
-    float32 = partial(float32_errors, case, realised, fp32, prediction, where)
+    float32 = partial(float32_errors, case, realised, fp32, prediction, conditions)
     compared = compare(prediction, compiled_step, fp32, u=u, float32=float32)
     same_as_eager = _equal(eager, compiled_step)
     worst = max(compared, key=lambda tensor: tensor.excess)
-    limit = worst.factor * where.tolerance_scale
+    limit = worst.factor * conditions.tolerance_scale
     observe(f"{name}/excess", worst.excess, kind="ratio", unit="noise", allowed=limit)
     observe(f"{name}/equal", len(same_as_eager) / len(compiled_step.named()), kind="ratio", unit="share of tensors")
     unequal = [tensor for tensor in compared if tensor.name not in same_as_eager]
-    eager_run = CaseRun(case, realised, where, prediction, fp32, None)
-    _check_errors(run, _without_eagers_own(eager_run, eager, unequal))
+    eager_run = CaseRun(case, realised, conditions, prediction, fp32, None)
+    _check_errors(run, eager_run, _without_eagers_own(eager_run, eager, unequal))
     _check_least(run, compared, u)
-    if not how.fuses:
-        _check_same_kernels(run, eager, compiled_step, prediction, bits=bits and where.device.kind is DeviceKind.CPU)
+    if not compilation.fuses:
+        _check_same_kernels(
+            run, eager, compiled_step, prediction, bits=bits and conditions.device.kind is DeviceKind.CPU
+        )
 
 
 def _check_dtypes(run: _Run, eager: Step, compiled: Step) -> None:
@@ -199,10 +211,10 @@ def _check_dtypes(run: _Run, eager: Step, compiled: Step) -> None:
         differ = next(name for name, other in zip(expected, dtypes, strict=True) if name != other)
         before, now = str(list(expected)[:6]), str(list(dtypes)[:6])
     raise AmpFailure(
-        f"{run.what(differ)} is not what it is in eager",
+        f"{run.describe(differ)} is not what it is in eager",
         label_before="eager",
         before=before,
-        now=run.where.now(now),
+        now=run.conditions.now(now),
         likely="the compiled function does not follow the region it is called in, or one inside it",
     )
 
@@ -213,20 +225,22 @@ def _check_finite(run: _Run, eager: Step, compiled: Step, prediction: Prediction
     bad = [name for name, value in named.items() if reference[name].isfinite().all() and not value.isfinite().all()]
     if bad:
         raise AmpFailure(
-            f"{run.what(bad[0])} is not finite",
+            f"{run.describe(bad[0])} is not finite",
             label_before="eager",
             before="finite, at the same loss scale",
-            now=run.where.now(f"{int((~named[bad[0]].isfinite()).sum())} of {named[bad[0]].numel()} elements are not"),
+            now=run.conditions.now(
+                f"{int((~named[bad[0]].isfinite()).sum())} of {named[bad[0]].numel()} elements are not"
+            ),
             likely=_likely_infinite(run, prediction.loss_scale),
         )
 
 
 def _likely_infinite(run: _Run, loss_scale: float) -> str:
     """Return the likely cause of non-finite values of compiled code: an inf that eager makes finite, or its own."""
-    where, device = run.where, run.where.device.torch_device
-    realised = run.realised(where.seed)
+    conditions, device = run.conditions, run.conditions.device.torch_device
+    realised = run.realised(conditions.seed)
     origin = origin_in_step(
-        run.case, realised, device, where.region, seed=where.seed, loss_scale=loss_scale, hidden=True
+        run.case, realised, device, conditions.region, seed=conditions.seed, loss_scale=loss_scale, hidden=True
     )
     if origin is not None:
         return f"{origin.now}, in eager, too, where later operators make it finite; take {origin.advice}"
@@ -234,12 +248,12 @@ def _likely_infinite(run: _Run, loss_scale: float) -> str:
 
 
 def _other_backend(run: _Run) -> str:
-    return ': backend="aot_eager" tells whether the trace or the kernels are to blame' if run.how.fuses else ""
+    return ': backend="aot_eager" tells whether the trace or the kernels are to blame' if run.compilation.fuses else ""
 
 
 def _without_eagers_own(run: CaseRun, eager: Step, compared: Sequence[Compared]) -> list[Compared]:
     """Leave out tensors that are as far from exact in eager, if eager's step is acquitted: see ``numerics.chance``."""
-    scale, u = run.where.tolerance_scale, run.where.precision.u
+    scale, u = run.conditions.tolerance_scale, run.conditions.precision.u
     bad = {tensor.name: tensor for tensor in compared if tensor.error > tensor.allowed * scale}
     if not bad:
         return list(compared)
@@ -250,25 +264,26 @@ def _without_eagers_own(run: CaseRun, eager: Step, compared: Sequence[Compared])
     return [tensor for tensor in compared if tensor.name not in acquitted]
 
 
-def _check_errors(run: _Run, compared: Sequence[Compared]) -> None:
-    scale = run.where.tolerance_scale
+def _check_errors(run: _Run, eager_run: CaseRun, compared: Sequence[Compared]) -> None:
+    scale = run.conditions.tolerance_scale
     bad = sorted(
         (tensor for tensor in compared if exceeds(tensor.error, tensor.allowed * scale)),
         key=lambda tensor: -tensor.excess,
     )
     if not bad:
         return
-    step = run.compiled_step
-    if not confirmed(bad, run.case, run.where, step, limit=bad[0].factor, certain=tolerance.CERTAIN):
+    step, any_order = run.compiled_step, eager_run.adds_in_any_order
+    if not confirmed(bad, run.case, run.conditions, step, limit=bad[0].factor, any_order=any_order):
         return
     worst = bad[0]
     raise AmpFailure(
-        f"{run.what(worst.name)} is off by {worst.error:.3g}, allowed are {worst.allowed * scale:.3g}",
+        f"{run.describe(worst.name)} has an error of {worst.error:.3g}, more than the allowed "
+        f"{worst.allowed * scale:.3g}",
         label_before="exact",
         before=f"relative L2 distance from float64; rounding explains {worst.noise:.3g}",
-        now=run.where.now(f"{worst.error:.3g}; off eager float32 by {worst.plain:.3g}"),
-        likely="the compiler casts elsewhere than eager does, reorders a sum, or its kernel is wrong"
-        + _other_backend(run),
+        now=run.conditions.now(f"{worst.error:.3g}; distance from eager float32 {worst.plain:.3g}"),
+        likely=known_cause(eager_run.realised.model, worst.name, run.conditions)
+        or f"the compiler casts elsewhere than eager does, reorders a sum, or its kernel is wrong{_other_backend(run)}",
     )
 
 
@@ -278,10 +293,11 @@ def _check_least(run: _Run, compared: Sequence[Compared], u: float) -> None:
     median = statistics.median(tensor.excess_over_noise(u) for tensor in large) if large else 1.0
     if median < tolerance.LEAST:
         raise AmpFailure(
-            f"{run.case.name}, compiled ({run.how}): {median:.2g} of the noise from float64 under {run.where}",
+            f"{run.case.name}, compiled ({run.compilation}): {median:.2g} of the noise from float64 "
+            f"under {run.conditions}",
             label_before="rule",
             before=f"{tolerance.LEAST} at least in the median of {len(large)} tensors, 1 where each kernel rounds",
-            now=run.where.now("it is more exact than the low dtype allows"),
+            now=run.conditions.now("it is more exact than the low dtype allows"),
             likely="autocast was off in the compiled function",
         )
 
@@ -333,7 +349,7 @@ def _check_same_kernels(run: _Run, eager: Step, compiled: Step, prediction: Pred
     On a CPU, a trace's dropout is another operator than eager's: a case that draws random numbers is compared with a
     step in eager that is decomposed as the trace.
     """
-    u, scale = run.where.precision.u, run.where.tolerance_scale
+    u, scale = run.conditions.precision.u, run.conditions.tolerance_scale
     distance = _Distance.between(eager, compiled, prediction, u)
     if distance.is_none(scale, bits=bits):
         return
@@ -352,10 +368,10 @@ def _check_same_kernels(run: _Run, eager: Step, compiled: Step, prediction: Pred
             return
     worst, more = distance.worst, len(distance.others) - 1
     raise AmpFailure(
-        f"{run.what(worst)} is not that of eager (nor {more} more of {len(compiled.named())} tensors)",
+        f"{run.describe(worst)} is not that of eager (nor {more} more of {len(compiled.named())} tensors)",
         label_before="eager",
         before="the same kernels, called in the same dtypes and order",
-        now=run.where.now(f"off by {distance.far[worst]:.2g} of the noise, {distance.median:.2g} in the median"),
+        now=run.conditions.now(f"distance {distance.far[worst]:.2g} of the noise, {distance.median:.2g} in the median"),
         likely="the trace casts elsewhere, or runs backward in another region than eager: it does for attention by its "
         'formula (pytorch/pytorch#179804), but with torch._functorch.config.backward_pass_autocast = "off"',
     )

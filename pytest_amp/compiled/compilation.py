@@ -77,9 +77,9 @@ class Compilation:
             raise AmpUsageError(quoted(error)) from None
         return compiled
 
-    def case(self, case: Case, where: Conditions) -> Case:
+    def case(self, case: Case, conditions: Conditions) -> Case:
         """Return ``case`` with its loss function compiled, and the model in it; INSIDE, it enters the region."""
-        device_type, dtype, loss = where.device.type, where.precision.dtype, case.loss
+        device_type, dtype, loss = conditions.device.type, conditions.precision.dtype, case.loss
 
         def inside(model: torch.nn.Module, batch: Any) -> Outputs:
             with torch.autocast(device_type, dtype):

@@ -18,7 +18,7 @@ def release_of(version: str) -> Release:
 
 
 def holds_in(release: Release, *, since: str | None, until: str | None) -> bool:
-    """Return whether ``release`` is within the named first and last one; None is no bound."""
+    """Return whether ``release`` is within the named first and last one; None is not a bound."""
     return not (
         (since is not None and release < release_of(since)) or (until is not None and release > release_of(until))
     )

@@ -1,4 +1,4 @@
-"""Uses of a fake device that torch does not survive, refused in one line before torch is reached.
+"""Uses of a fake device that would end the process, refused in one line before torch is called.
 
 A fake tensor that requires a gradient aborts the process on a build without the back end. A tensor created outside of a
 scope of fake tensors needs hardware: an error without it, and a real tensor with it.
@@ -38,7 +38,7 @@ def refusing(device_type: str) -> AbstractContextManager[Any]:
             if here and not fakes and not torch_private.under_fake_tensors():
                 raise AmpUsageError(
                     f"{_name(function)}: {device_type} is a fake device here, which has rules and no hardware; "
-                    "expected tensors that are made within amp.device.tensors(), of which amp_device is the device"
+                    "expected tensors created within amp.device.tensors(), which have the device amp_device"
                 )
             if function is torch.Tensor.requires_grad_:
                 wants = keywords.get("requires_grad", args[1] if len(args) > 1 else True)

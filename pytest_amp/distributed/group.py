@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import io
-import json
 import os
-import queue
 import re
-import secrets
 import signal
 import subprocess
 import sys
-import tempfile
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from multiprocessing.connection import Connection, Listener, wait
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pytest_amp.distributed.rank import LEAVE, SETTINGS
+from pytest_amp.child_process.protocol import Children, StartFailed
 from pytest_amp.failure import AmpFailure
 from pytest_amp.run import workers
 
@@ -110,7 +104,6 @@ class RankGroup:
             "device": self.device_type,
             "modules": self._modules,
             "path": self._path or sys.path,
-            "parent": os.getpid(),
             "seed": self.seed,
             # Longer than the test process waits, whose error says more than that of the collective.
             "timeout": 10 * max(self.limit, START),
@@ -123,73 +116,37 @@ class _Running:
     def __init__(self, group: RankGroup) -> None:
         self._size = group.size
         self.lost = False
-        self._folder = tempfile.TemporaryDirectory(prefix="ranks")
-        folder, key = Path(self._folder.name), secrets.token_bytes(16)
-        self._output = (folder / "output").open("w+b")
-        self._connections: dict[int, Connection] = {}
-        self._pids: dict[int, int] = {}
-        with Listener(_address(folder), backlog=group.size, authkey=key) as listener:
-            settings = {
-                **group.settings(),
-                "address": listener.address,
-                "key": key.hex(),
-                "folder": str(folder),
-            }
-            self._launcher = subprocess.Popen(  # noqa: S603  # this interpreter, torch and this package
-                _command(group.size, folder),
-                env=_environment(settings, group.device_type),
-                stdin=subprocess.DEVNULL,
-                stdout=self._output,
-                stderr=subprocess.STDOUT,
-            )
-            self._accept(listener, time.monotonic() + START)
+        self.children = Children(
+            partial(_command, group.size),
+            group.settings(),
+            path=group.settings()["path"],
+            environment=_environment(group.device_type),
+            count=group.size,
+        )
+        try:
+            self.children.accept(START)
+        except StartFailed as failed:
+            self._lose(f"the launcher {failed}: not all ranks were there")
         self.answers("starting", START)
-
-    def _accept(self, listener: Listener, deadline: float) -> None:
-        arrived: queue.Queue[Any] = queue.Queue()
-
-        def accept() -> None:  # accept has no time limit of its own
-            with contextlib.suppress(OSError, EOFError):  # the listener was closed
-                for _ in range(self._size):
-                    arrived.put(listener.accept())
-
-        threading.Thread(target=accept, daemon=True).start()
-        while len(self._connections) < self._size:
-            try:
-                connection = arrived.get(timeout=0.2)
-            except queue.Empty:
-                if self._launcher.poll() is not None:
-                    self._lose(
-                        f"the launcher ended with status {self._launcher.returncode} before all ranks were there"
-                    )
-                if time.monotonic() > deadline:
-                    self._lose(f"not all ranks were there after {START:g} s")
-                continue
-            hello = json.loads(connection.recv_bytes())
-            self._connections[hello["rank"]], self._pids[hello["rank"]] = connection, hello["pid"]
 
     def send(self, request: Mapping[str, Any]) -> None:
         """Send one request to all ranks."""
-        text = json.dumps(request).encode()
-        for number, connection in self._connections.items():
-            try:
-                connection.send_bytes(text)
-            except OSError:  # noqa: PERF203  # there are only two ranks
-                self._lose(f"rank {number} of {self._size} has gone")
+        for number in self.children.send(request):
+            self._lose(f"rank {number} of {self._size} has gone")
 
     def answers(self, what: str, limit: float) -> list[Any]:
         """Return one answer of each rank, in order."""
-        waiting = dict(self._connections)
+        waiting = list(range(self._size))
         answers: dict[int, Any] = {}
         deadline = time.monotonic() + limit
         errors: dict[int, str] = {}
         while waiting and (left := deadline - time.monotonic()) > 0:
-            for ready in wait(list(waiting.values()), timeout=left):
-                number = next(rank for rank, connection in waiting.items() if connection is ready)
-                answer = self._received(waiting.pop(number))
+            ready, waiting = self.children.waiting(waiting, left)
+            for number in ready:
+                answer = self.children.receive(number)
                 if answer is None:
                     self._lose(f"rank {number} of {self._size} died in {what}", now=self._ending())
-                if "error" in answer:
+                elif "error" in answer:
                     errors[number] = answer["error"]
                     # The remaining ranks may be in a collective that this rank will never enter.
                     deadline = min(deadline, time.monotonic() + GRACE)
@@ -209,33 +166,23 @@ class _Running:
             )
         return [answers[number] for number in sorted(answers)]
 
-    def _received(self, connection: Connection) -> Any:
-        """Return an answer, or None from a rank that has ended."""
-        import torch
-
-        try:
-            return torch.load(io.BytesIO(connection.recv_bytes()), weights_only=True)
-        except (EOFError, OSError):
-            return None
-
-    def _where(self, ranks: Mapping[int, object]) -> str:
+    def _where(self, ranks: Sequence[int]) -> str:
         """Return the current function of each of ``ranks``, from the stack that its own interpreter writes."""
         for number in ranks:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self._pids[number], signal.SIGUSR1)
+                os.kill(self.children.pids[number], signal.SIGUSR1)
         time.sleep(0.5)
         return "; ".join(f"rank {number} is in {_top(self._stack(number))}" for number in sorted(ranks))
 
     def _stack(self, number: int) -> str:
-        path = Path(self._folder.name) / f"stack{number}"
+        path = self.children.folder / f"stack{number}"
         return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
 
     def _ending(self) -> str:
         """Return how the launcher ended, and its last output."""
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._launcher.wait(GRACE)
-        self._output.seek(0)
-        text = self._output.read().decode(errors="replace")
+            self.children.process.wait(GRACE)
+        text = self.children.output()
         # The launcher's own report of a rank's exit.
         codes = re.findall(r"exitcode\s*: (-?\d+)", text)
         return f"exit status {codes[-1]}" if codes else " ".join(text.split())[-300:] or "nothing was written"
@@ -248,58 +195,27 @@ class _Running:
         raise RanksFailed(what, now=now, likely=likely)
 
     def _ending_or_none(self) -> str | None:
-        return self._ending() if self._launcher.poll() is not None else None
+        return self._ending() if self.children.process.poll() is not None else None
 
     def end(self) -> None:
-        """Close the connections, and make sure that every process has ended."""
-        # Lost ranks may be in a collective, and not read requests.
-        gone = not self.lost and all(self._hung_up(connection) for connection in self._connections.values())
-        for pid in () if gone else self._pids.values():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        try:
-            # The launcher only waits for the end of the ranks, which takes it seconds.
-            self._launcher.wait(0.2 if self._pids else GRACE)
-        except subprocess.TimeoutExpired:
-            self._launcher.kill()
-            self._launcher.wait()
-        for connection in self._connections.values():
-            connection.close()
-        self._output.close()
-        self._folder.cleanup()
-
-    @staticmethod
-    def _hung_up(connection: Connection) -> bool:
-        """Ask a rank to leave and return whether it does."""
-        try:
-            connection.send_bytes(LEAVE)
-            return connection.poll(GRACE) and not connection.recv_bytes()
-        except (EOFError, OSError):
-            return True
-
-
-def _address(folder: Path) -> str | tuple[str, int]:
-    """Return a socket in ``folder`` or, if its path is too long for a socket, a port of this machine."""
-    path = str(folder / "socket")
-    return path if len(os.fsencode(path)) < 100 and sys.platform != "win32" else ("127.0.0.1", 0)
+        """End all processes. Lost ranks may be in a collective and read no requests: they are killed."""
+        # The launcher only waits for the end of the ranks, which takes it seconds.
+        self.children.end(0 if self.lost else GRACE, 0.2 if self.children.pids else GRACE)
+        self.children.clean_up()
 
 
 def _command(size: int, folder: Path) -> list[str]:
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={size}"]
-    launcher.append(f"--log-dir={folder}")
+    launcher = ["torch.distributed.run", "--standalone", f"--nproc-per-node={size}", f"--log-dir={folder}"]
     # The machine's own name need not resolve.
     return [*launcher, "--local-addr=127.0.0.1", "-m", "pytest_amp.distributed.rank"]
 
 
-def _environment(settings: Mapping[str, Any], device_type: str) -> dict[str, str]:
-    environment = {**os.environ, SETTINGS: json.dumps(settings), "PYTHONPATH": os.pathsep.join(settings["path"])}
-    environment.setdefault("OMP_NUM_THREADS", "1")
+def _environment(device_type: str) -> dict[str, str]:
+    defaults = {"OMP_NUM_THREADS": "1"}
     if sys.platform == "linux":
-        for backend in ("GLOO", "NCCL"):
-            environment.setdefault(f"{backend}_SOCKET_IFNAME", "lo")
-    if device_type == "cuda":
-        environment.update(workers.callers_gpus())
-    return environment
+        defaults |= {f"{backend}_SOCKET_IFNAME": "lo" for backend in ("GLOO", "NCCL")}
+    environment = {name: value for name, value in defaults.items() if name not in os.environ}
+    return {**environment, **(workers.callers_gpus() if device_type == "cuda" else {})}
 
 
 def _top(stack: str) -> str:

@@ -9,29 +9,21 @@ from __future__ import annotations
 import faulthandler
 import importlib
 import importlib.util
-import io
-import json
 import os
 import signal
 import sys
-import threading
-import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from multiprocessing.connection import Client, Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pytest_amp.child_process.protocol import Parent, connect
 from pytest_amp.text.quoted import quoted_with_place
 
 if TYPE_CHECKING:
     import torch
 
-#: Environment variable with the settings of a rank.
-SETTINGS = "PYTEST_AMP_RANKS"
-#: Request to leave.
-LEAVE = b"{}"
 #: Type of a program: a function of its rank and the request's settings, whose answer ``torch.save`` can store.
 Program = Callable[["Rank", Mapping[str, Any]], Mapping[str, Any]]
 
@@ -53,26 +45,18 @@ class Rank:
 
 def main() -> None:
     """Serve the test process until it closes the connection."""
-    settings = json.loads(os.environ[SETTINGS])
     number, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    _leave_with(settings["parent"])
+    parent = connect(number)
+    settings = parent.settings
     _show_where(Path(settings["folder"]) / f"stack{number}")
     sys.path[:] = settings["path"]
-    address = settings["address"]
-    connection = Client(
-        tuple(address) if isinstance(address, list) else address, authkey=bytes.fromhex(settings["key"])
-    )
-    assert isinstance(connection, Connection)
-    connection.send_bytes(json.dumps({"rank": number, "pid": os.getpid()}).encode())
     try:
-        for name in settings["modules"]:
-            importlib.import_module(name)
+        parent.import_modules()
         rank = _joined(settings, number, size)
     except Exception as error:  # noqa: BLE001  # the test process reports any error
-        _send(connection, {"error": _described(error)})
+        parent.answer({"error": _described(error)})
         return
-    _send(connection, {"ready": True})
-    _serve(connection, rank, int(settings["seed"]))
+    _serve(parent, rank, int(settings["seed"]))
 
 
 def _joined(settings: Mapping[str, Any], number: int, size: int) -> Rank:
@@ -90,19 +74,12 @@ def _joined(settings: Mapping[str, Any], number: int, size: int) -> Rank:
     return Rank(number, size, device)
 
 
-def _serve(connection: Connection, rank: Rank, seed: int) -> None:
+def _serve(parent: Parent, rank: Rank, seed: int) -> None:
     import torch
 
     from pytest_amp.run.state_guard import StateGuard
 
-    while True:
-        try:
-            request = json.loads(connection.recv_bytes())
-        except EOFError:
-            request = {}
-        if not request:
-            # Exit at once: tearing down a process group takes seconds and reports nothing.
-            os._exit(0)
+    for request in parent.requests():
         guard = StateGuard(rank.device.type)
         try:
             torch.manual_seed(seed)
@@ -112,21 +89,15 @@ def _serve(connection: Connection, rank: Rank, seed: int) -> None:
         leaked = guard.restore()
         if leaked and "error" not in answer:
             answer = {"error": "it left torch's state changed: " + ", ".join(leaked)}
-        _send(connection, answer)
+        parent.answer(answer)
+    # Exit at once: tearing down a process group takes seconds and reports nothing.
+    os._exit(0)
 
 
 def _program(name: str) -> Program:
     module, _, function = name.partition(":")
     program: Program = getattr(importlib.import_module(module), function)
     return program
-
-
-def _send(connection: Connection, answer: Mapping[str, Any]) -> None:
-    import torch
-
-    buffer = io.BytesIO()
-    torch.save(dict(answer), buffer)
-    connection.send_bytes(buffer.getvalue())
 
 
 def _described(error: BaseException) -> str:
@@ -140,20 +111,6 @@ def _show_where(path: Path) -> None:
     """Write the stack on a signal from the test process, which works even in a rank that hangs in a collective."""
     if hasattr(faulthandler, "register"):
         faulthandler.register(signal.SIGUSR1, file=path.open("w", encoding="utf-8"), all_threads=False)
-
-
-def _leave_with(parent: int) -> None:
-    """Exit when the test process has ended, even from within a collective."""
-
-    def watch() -> None:
-        while True:
-            time.sleep(1)
-            try:
-                os.kill(parent, 0)
-            except OSError:
-                os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from pathlib import Path
 from packaging.version import Version
 
 from pytest_amp.data_files import releases
-from pytest_amp.record.unseen import without_counts
+from pytest_amp.record.unseen import NOT, without_counts
 
 #: The data file's path in failures.
 DATA_FILE = "pytest_amp/fingerprint/fingerprints.txt"
@@ -62,8 +62,9 @@ class Fingerprints:
         For a release that was not measured, the fingerprints of the releases before and after it are accepted; for a
         newer one than all, those of the last. The result is empty for an unknown device type. Raises ValueError for an
         older release than all. ``real`` is a real accelerator: the fingerprints of fake devices hold for it, too,
-        except for entries with a line of their own; on a release that was not measured on a real device, both are
-        accepted for those entries.
+        except for entries with a line of their own. On a release that was not measured on a real device, both are
+        accepted for those entries, and so are both at once: a new kernel may support a part of the samples, as cuFFT
+        does in float16 by size.
         """
         measured = self.measured.get(device_type, [])
         if not measured or (real and REAL + device_type not in self.measured):
@@ -79,8 +80,10 @@ class Fingerprints:
             values = {places.get((device_type, dtype, release)) for release in around}
             texts = {None if text is None else plain(text) for text in values}
             real_values = {places.get((REAL + device_type, dtype, release)) for release in real_around} - {None}
-            if real_values:
-                texts = real_values if self.covers(device_type, version, real=True) else real_values | texts
+            if real_values and self.covers(device_type, version, real=True):
+                texts = real_values
+            elif real_values:
+                texts = real_values | texts | _mixtures(real_values, texts)
             if texts != {None}:
                 expected[name] = texts
         return expected
@@ -107,6 +110,18 @@ class Fingerprints:
         self.known = {name: places for name, places in self.known.items() if places}
 
 
+def _mixtures(real: Iterable[str | None], fake: Iterable[str | None]) -> set[str | None]:
+    """Return the texts, without counts, that have the patterns of a real and of a fake device's fingerprint."""
+    return {
+        "; ".join(sorted({pattern for text in pair for pattern in without_counts(text).split("; ")}))
+        for pair in itertools.product(_with_patterns(real), _with_patterns(fake))
+    }
+
+
+def _with_patterns(texts: Iterable[str | None]) -> list[str]:
+    return [text for text in texts if text is not None and not text.startswith(NOT)]
+
+
 def _around(measured: Sequence[str], version: str) -> tuple[str, str]:
     """Return the measured releases before and after a version: itself twice if measured, at an end the nearest."""
     release = _order(short_release(version))
@@ -131,7 +146,7 @@ def parse(text: str) -> Fingerprints:
         head, colon, fingerprint = line.partition(": ")
         name, *where = head.split()
         if not colon or not fingerprint:
-            raise ValueError(f"{DATA_FILE}, line {number}: {line!r} is no NAME WHERE: FINGERPRINT")
+            raise ValueError(f"{DATA_FILE}, line {number}: {line!r} is not NAME WHERE: FINGERPRINT")
         fingerprint, comment, reason = fingerprint.partition(_REASON)
         if comment:
             fingerprints.reasons[name, _devices(where)] = reason
@@ -161,7 +176,7 @@ def _places(where: Sequence[str], measured: Mapping[str, Sequence[str]], line: s
         elif all(device in measured for device in word.split(",")):
             devices = word.split(",")
         else:
-            raise ValueError(f"{line}: {word!r} is no device, no dtype, and no since= or until=")
+            raise ValueError(f"{line}: {word!r} is not a device, a dtype, since= or until=")
     for device in devices:
         for release in measured[device]:
             if _holds(release, bounds):
@@ -184,7 +199,7 @@ _HEADER = """\
 #
 # A fingerprint has the different patterns that an entry's samples gave, with a semicolon between them, and behind each
 # of several its number of samples (x8; releases that were measured before samples were counted have none). A pattern is
-# what a sample returned with autocast off and on, for float32 and for low inputs:
+# what a sample returned with autocast off and on, for float32 and for low-precision inputs:
 #
 #     off, float32    off, low  |  on, float32    on, low        "| =": on is as off
 #

@@ -20,7 +20,7 @@ from pytest_amp.torch_private import trees
 
 #: In place of dtypes: the call raised; autocast refused it as unsafe; it is not possible on this machine.
 ERROR, BANNED, UNSEEN = "error", "banned", unseen.UNSEEN
-#: In place of dtypes: there is no tensor in the result.
+#: Value in place of dtypes if the result contains no tensor.
 NO_TENSOR = "none"
 #: In place of the four calls: one of them crashed the process or the device, or did not end.
 LOST = "lost"

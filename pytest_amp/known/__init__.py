@@ -1,5 +1,5 @@
 """Known faults: rows of a TOML file, with the tests or observations that show the fault, its reason and its report.
 
-In goes a file: the one beside the suites, with the faults of torch, or a project's own (--amp-known). Out come the rows
-that explain a failure on this device, dtype and release.
+The input is a file: ``suites/known.toml``, with the faults of torch, or a project's own (--amp-known). The output are
+the rows that explain a failure on this device, dtype and release.
 """

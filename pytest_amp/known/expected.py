@@ -1,7 +1,7 @@
-"""Faults of torch that the suites expect: strict expected failures from the file beside the packages of families.
+"""Faults of torch that the suites expect: strict expected failures from the file in the parent folder of the families.
 
-Of the rows that cover a test and have begun, the last one in the file decides: it may end a fault on one device or of
-one parameter, which rows before it still have elsewhere.
+Of the rows that cover a test and whose first release has come, the last one in the file decides: a later row may end
+a fault on one device or for one parameter, while an earlier row continues it for the rest.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from pytest_amp.known.rows import SHORT, Known, read_known
 if TYPE_CHECKING:
     import pytest
 
-#: Name of the file, in the folder around the packages of families.
+#: Name of the file, in the parent folder of the packages of families.
 FILE = "known.toml"
 
 
 def faults_of_the_suites() -> Path:
-    """Return the file beside the suites: in an installed package, or in a checkout."""
+    """Return the file of the suites, in an installed package or in a checkout."""
     package = importlib.util.find_spec("pytest_amp.suites")
     if package is not None and package.origin is not None:
         return Path(package.origin).with_name(FILE)
@@ -34,7 +34,7 @@ def faults_of_the_suites() -> Path:
 
 @functools.cache
 def faults_beside(folder: Path, family: str) -> tuple[Known, ...]:
-    """Return the rows for ``family`` in the file beside its ``folder``; none where there is no file.
+    """Return the rows for ``family`` in the file of the parent of its ``folder``; none if there is no file.
 
     Raises ValueError in one line that says what is wrong, and where.
     """
@@ -66,12 +66,12 @@ def expected_failure(row: Known) -> pytest.MarkDecorator:
 
 
 def exceptions_of(row: Known) -> tuple[type[BaseException], ...]:
-    """Return the classes that ``row`` expects. Raises ValueError in one line for a name that is no exception."""
+    """Return the classes that ``row`` expects. Raises ValueError in one line for a name that is not an exception."""
     return tuple(_exception(SHORT.get(name, name), row) for name in row.raises)
 
 
 def _exception(name: str, row: Known) -> type[BaseException]:
-    """Import the longest part of the name that is a module, and look up the rest of it in there."""
+    """Import the longest prefix of the name that is a module, and look up the remaining attributes."""
     parts = name.split(".")
     for end in range(len(parts) - 1, -1, -1):
         try:
@@ -83,4 +83,4 @@ def _exception(name: str, row: Known) -> type[BaseException]:
         if isinstance(value, type) and issubclass(value, BaseException):
             return value
         break
-    raise ValueError(f"{row.name}: raises names {name!r}, which is no exception here")
+    raise ValueError(f"{row.name}: raises names {name!r}, which is not an exception here")

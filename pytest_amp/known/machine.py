@@ -30,9 +30,9 @@ def _runs_lstm() -> bool:
 
 
 def adds_up_low_convolutions(device_type: str, precision: str) -> bool:
-    """Return whether weight gradients of convolutions add up the samples of a batch in the low dtype.
+    """Return whether weight gradients of convolutions accumulate the samples of a batch in the low dtype.
 
-    They do on a CPU for whose low convolutions oneDNN has no kernels (aten/src/ATen/native/ConvolutionMM2d.cpp).
+    They do on a CPU for which oneDNN has no convolutions in the dtype (aten/src/ATen/native/ConvolutionMM2d.cpp).
     """
     from pytest_amp import torch_private
 

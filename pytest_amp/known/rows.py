@@ -152,7 +152,7 @@ def _known(table: Mapping[str, object], place: str) -> Known:
     lists.setdefault("keys", (texts.pop("key", ""),))
     for key in lists["keys"]:
         if key.count("/") < 3 and "*" not in key:
-            raise ValueError(f"{place}: {key!r} is no key; expected family/device/dtype/name, with * for anything")
+            raise ValueError(f"{place}: {key!r} is not a key; expected family/device/dtype/name, with * for anything")
     _expect_releases(texts, place)
     if "machine" in texts and texts["machine"] not in MACHINES:
         raise ValueError(f"{place}: machine is {texts['machine']!r}; expected {', '.join(MACHINES)}")
@@ -189,7 +189,7 @@ _NAMES: Mapping[str, tuple[Callable[[str], bool], str]] = {
 
 
 def _expect_releases(texts: Mapping[str, str], place: str) -> None:
-    """Raise ValueError if since or until is no release, or since the later of the two."""
+    """Raise ValueError if since or until is not a release, or since the later of the two."""
     bounds = [texts[name] for name in _BOUNDS if name in texts]
     try:
         releases = [release_of(bound) for bound in bounds]

@@ -43,6 +43,9 @@ def arithmetic_suspects(
     for call in calls:
         if call.operator in PERIODIC:
             yield from _angles(call)
+        if call.is_direct:
+            yield from _differences(call, program)
+            yield from _low_squares(call, program)
         if not call.is_low:
             continue
         yield from _positions(call)
@@ -80,7 +83,7 @@ def _suspect(  # noqa: PLR0913  # keywords of a suspect
         severity=Severity.ERROR if overflows else Severity.WARNING,
         module=call.module,
         operators=operators,
-        dtype=call.dtype,
+        dtype=call.dtype if call.is_low else None,
         number=call.number,
         detail=detail,
         is_primary=is_primary,
@@ -130,16 +133,55 @@ def _statistics(call: Call, program: Program) -> Iterator[Suspect]:
             yield _suspect("low-norm", call, (f"{name} of squares",))
     elif name in ("bmm", "mm", "dot", "mv") and _is_square_sum(call, program):
         yield _suspect("low-norm", call, ("sum of squares",))
-    elif name == "sub" and len(call.operands) == 2:
-        values, mean = (origin(operand) for operand in call.operands)
-        by = mean.producer
-        if by is None or not by.is_low:
-            return
-        if _averaged(by) == values.view:
-            yield _suspect("low-norm", by, ("mean",), is_supporting=True)
-            yield _suspect("low-norm", call, ("difference from the mean",), is_supporting=True)
-        elif by.operator in ("mul", "pow") and _is_square_of_mean(by) and _is_mean_of_square(values):
-            yield _suspect("low-norm", call, (_DIFFERENCE,), "nearly equal numbers cancel", is_primary=True)
+
+
+def _differences(call: Call, program: Program) -> Iterator[Suspect]:
+    """Yield differences from a low-precision mean, and variances that are a difference of squares.
+
+    On CUDA autocast computes squares and roots in float32: the mean is then the only statistic that is rounded.
+    """
+    if call.operator != "sub" or len(call.operands) != 2:
+        return
+    values, subtrahend = (origin(operand) for operand in call.operands)
+    by = subtrahend.producer
+    if by is None:
+        return
+    if by.is_low and _averaged(by) == values.view:
+        is_supporting = not _is_variance(call, program)
+        yield _suspect("low-norm", by, ("mean",), is_supporting=is_supporting)
+        yield _suspect("low-norm", call, ("difference from the mean",), is_supporting=is_supporting)
+    mean = _mean_in_square(by) if by.operator in ("mul", "pow") else None
+    if mean is not None and (by.is_low or mean.is_low) and _is_mean_of_square(values):
+        if not by.is_low:
+            yield _suspect("low-norm", mean, ("mean",))
+        yield _suspect("low-norm", call, (_DIFFERENCE,), "nearly equal numbers cancel", is_primary=True)
+
+
+def _low_squares(call: Call, program: Program) -> Iterator[Suspect]:
+    """Yield low-precision squares whose sum is float32, by autocast's rules on CUDA or by a cast, and has a root."""
+    if call.operator in _REDUCTIONS and not call.is_low and call.operands and call.numel < call.operands[0].numel:
+        square = _square(call.operands[0])
+        if square is not None and square.is_low and square.is_direct and _has_root(call, program):
+            yield _suspect("low-norm", square, ("square",))
+
+
+def _is_variance(difference: Call, program: Program) -> bool:
+    """Return whether differences from a mean are squared and summed, also after a cast to float32."""
+    todo, users = [difference], program.consumers
+    while todo:
+        for user in users.get(todo.pop(), []):
+            if user.operator in TRANSPARENT:
+                todo.append(user)
+            elif user.operator == "linalg_vector_norm" or any(
+                _sums_squares(call, user) for call in users.get(user, [])
+            ):
+                return True
+    return False
+
+
+def _sums_squares(call: Call, square: Call) -> bool:
+    """Return whether ``call`` sums, or averages, the squares that ``square`` computes."""
+    return call.operator in _REDUCTIONS and not call.backward and _square(call.operands[0]) is square
 
 
 _DIFFERENCE = "variance as a difference of squares"
@@ -159,7 +201,7 @@ def _square(operand: Operand) -> Call | None:
     call = origin(operand).producer
     if call is None:
         return None
-    if call.operator == "pow" and call.numbers[:1] == (2.0,):
+    if call.operator == "pow" and call.numbers[:1] == (2.0,) and call.function != "__rpow__":
         return call
     if call.operator == "mul" and len(call.operands) == 2 and _are_same(*call.operands):
         return call
@@ -182,13 +224,16 @@ def _are_same(first: Operand, second: Operand) -> bool:
 
 def _is_mean_of_square(operand: Operand) -> bool:
     call = operand.producer
+    if call is not None and call.operator == "div" and len(call.operands) == 1:  # a sum that is divided by a number
+        call = origin(call.operands[0]).producer
     return call is not None and call.operator in _REDUCTIONS and _square(call.operands[0]) is not None
 
 
-def _is_square_of_mean(call: Call) -> bool:
+def _mean_in_square(call: Call) -> Call | None:
+    """Return the mean of which a power or a product is the square, if any."""
     square = call.operator == "pow" or (len(call.operands) == 2 and _are_same(*call.operands))
     by = origin(call.operands[0]).producer
-    return square and by is not None and by.operator in ("mean", "div", "sum")
+    return by if square and by is not None and by.operator in ("mean", "div", "sum") else None
 
 
 def _is_square_sum(call: Call, program: Program) -> bool:
@@ -196,9 +241,12 @@ def _is_square_sum(call: Call, program: Program) -> bool:
     left, right = (origin(operand) for operand in call.operands[:2])
     if left.view[0] is None or left.view[0] != right.view[0] or left.numel != right.numel:
         return False
-    if call.numel >= left.numel:
-        return False
-    todo, steps = [call], 0
+    return call.numel < left.numel and _has_root(call, program)
+
+
+def _has_root(total: Call, program: Program) -> bool:
+    """Return whether a root, or a logarithm, of a sum is taken, also after casts and elementwise operators."""
+    todo, steps = [total], 0
     while todo and steps < 16:
         steps += 1
         for consumer in program.consumers.get(todo.pop(), []):
@@ -229,21 +277,25 @@ def _softmax(call: Call, program: Program) -> Iterator[Suspect]:
     if not (is_norm or is_sum) or call.numel >= call.operands[0].numel:
         return
     for before in near(call.operands[0], _BETWEEN, 3):
-        is_exponential = before.operator in _EXPONENTIALS and before.is_low and before.is_direct and before.numel > 1
-        if is_exponential and _normalises(call, before, program):
+        if _is_exponential(before) and before.is_direct and before.numel > 1 and _normalises(call, program):
             yield _suspect("low-softmax", before, (before.operator,))
             yield _suspect("low-softmax", call, ("sum" if is_norm else call.operator,))
 
 
-def _normalises(call: Call, exponential: Call, program: Program) -> bool:
-    """Return whether a sum of exponentials divides them, is inverted, or is an argument of a logarithm."""
+def _is_exponential(call: Call) -> bool:
+    """Return whether a call computes low-precision exponentials: ``x.exp()`` or ``2**x``."""
+    return call.is_low and (call.operator in _EXPONENTIALS or call.function == "__rpow__")
+
+
+def _normalises(call: Call, program: Program) -> bool:
+    """Return whether a sum of exponentials divides exponentials, is inverted, or is an argument of a logarithm."""
     behind = _behind(call, program)
     for consumer in behind:
         if consumer.operator in (*_LOGARITHMS, "reciprocal"):
             return True
         divides = consumer.operator == "div" and len(consumer.operands) == 2
         if divides and origin(consumer.operands[1]).producer in (call, *behind):
-            return exponential in near(consumer.operands[0], _BETWEEN | PRODUCTS | {"sum"}, 6)
+            return any(map(_is_exponential, near(consumer.operands[0], _BETWEEN | PRODUCTS | {"sum"}, 6)))
     return False
 
 
@@ -320,12 +372,20 @@ def _angles(call: Call) -> Iterator[Suspect]:
 
 
 def _low_factor(call: Call) -> Operand | None:
-    """Return a factor of an angle that is low-precision, or rounded before it was widened; not buffers."""
+    """Return a factor of an angle that is low-precision, or rounded before it was widened.
+
+    Buffers, and whole numbers that a cast rounds, are the subjects of other rules.
+    """
     for operand in call.operands:
-        start = origin(operand)
-        is_computed = start.producer is not None and start.numel > 1
-        if operand.dtype.is_floating_point and start.is_low and is_computed:
-            return start
+        factor = operand
+        while not factor.is_low and factor.producer is not None and factor.producer.operator in TRANSPARENT:
+            if factor.producer.source is None:
+                break
+            factor = factor.producer.source
+        by = factor.producer
+        is_computed = by is not None and factor.numel > 1 and not (by.is_cast and by.values.inexact)
+        if operand.dtype.is_floating_point and factor.is_low and is_computed:
+            return factor
     return None
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 
 from pytest_amp.numerics.callers import ENGINE, PACKAGE, TORCH, Author, author_of, short
+from pytest_amp.numerics.entered_regions import decorated_code
 
 #: Module that calls the user's functions; outer frames belong to the test.
 RUNNER = f"{Path(__file__).parent / 'runs.py'}"
@@ -90,13 +90,9 @@ def calling_place(*, backward: bool = False) -> Place:
 
 
 def decorated_place(frame: FrameType) -> Place | None:
-    """Return the place of a function that a region of autocast decorates, if ``frame`` enters the region for it.
-
-    The call of such a function passes through torch alone: no frame of it is the line of the decorator.
-    """
-    function = frame.f_locals.get("func") if frame.f_code.co_name == "decorate_autocast" else None
-    code = getattr(inspect.unwrap(function), "__code__", None) if callable(function) else None
-    if not isinstance(code, CodeType) or author_of(code.co_filename) is not Author.USER:
+    """Return the place of a function that a region of autocast decorates, if ``frame`` enters the region for it."""
+    code = decorated_code(frame)
+    if code is None:
         return None
     line = f"{short(code.co_filename)}:{code.co_firstlineno}"
     return Place(line, _name(code), (line,), key=(code.co_filename, code.co_firstlineno))

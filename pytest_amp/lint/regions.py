@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from types import FrameType
 from typing import TYPE_CHECKING, Any
-
-import torch
 
 from pytest_amp.lint.place import calling_place, decorated_place
 from pytest_amp.lint.program import RegionEvent
+from pytest_amp.numerics.entered_regions import followed_autocast
 
 if TYPE_CHECKING:
     from pytest_amp.lint.recorder import Recorder
@@ -20,21 +19,19 @@ if TYPE_CHECKING:
 @contextlib.contextmanager
 def followed_regions(recorder: Recorder) -> Iterator[None]:
     """Report each region entered inside the block, by ``with`` or by a decorator, to ``recorder``."""
-    region: Any = torch.autocast
-    enter, leave = region.__enter__, region.__exit__
     running: list[tuple[object, int]] = []
 
-    def entering(self: Any) -> Any:
+    def entering(region: Any, enter: Callable[[], Any], frame: FrameType) -> Any:
         outer = recorder.state()
-        result = enter(self)
-        if self.device == recorder.device_type:
+        result = enter()
+        if region.device == recorder.device_type:
             regions = recorder.program.regions
-            running.append((self, len(regions)))
+            running.append((region, len(regions)))
             regions.append(
                 RegionEvent(
                     number=len(recorder.program.calls),
                     until=-1,
-                    place=decorated_place(sys._getframe(1)) or calling_place(),  # noqa: SLF001  # as in place
+                    place=decorated_place(frame) or calling_place(),
                     dtype=recorder.state(),
                     outer=outer,
                     module=recorder.module(),
@@ -45,17 +42,13 @@ def followed_regions(recorder: Recorder) -> Iterator[None]:
             )
         return result
 
-    def leaving(self: Any, *error: Any) -> Any:
+    def leaving(region: Any) -> None:
         while running:
             opened, index = running.pop()
             regions = recorder.program.regions
             regions[index] = replace(regions[index], until=len(recorder.program.calls))
-            if opened is self:
+            if opened is region:
                 break
-        return leave(self, *error)
 
-    region.__enter__, region.__exit__ = entering, leaving
-    try:
+    with followed_autocast(entering, leaving):
         yield
-    finally:
-        region.__enter__, region.__exit__ = enter, leave

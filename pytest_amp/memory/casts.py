@@ -60,16 +60,16 @@ def census(passes: Passes, region: Region) -> Census:
     return Census(forward, tuple(casts[len(forward) :]))
 
 
-def check_casts(case: Case, where: Conditions, observe: Observe, *, most: int | None = None) -> Census:
+def check_casts(case: Case, conditions: Conditions, observe: Observe, *, most: int | None = None) -> Census:
     """Compare the casts of a step with the casts that the rules require, with and without the weight cache.
 
     See ``Amp.check_casts``. Raises AmpFailure.
     """
     censuses = {}
     for cache in (True, False):
-        passes = Passes(case, where)
+        passes = Passes(case, conditions)
         censuses[cache] = census(passes, passes.amp(cache=cache))
-        _check_by_hand(case, where, censuses[cache], cache=cache)
+        _check_manual_casts(case, conditions, censuses[cache], cache=cache)
     with_cache = censuses[True]
     for cache, name in ((True, ""), (False, " without the cache")):
         census_of_cache, allowed = censuses[cache], most if cache else None
@@ -79,11 +79,13 @@ def check_casts(case: Case, where: Conditions, observe: Observe, *, most: int | 
     if most is not None and with_cache.count > most:
         worst, times = _largest(with_cache)
         raise AmpFailure(
-            f"{case.name} makes {with_cache.count} casts in one step under {where}",
+            f"{case.name} makes {with_cache.count} casts in one step under {conditions}",
             label_before="allowed",
             before=f"{most} casts",
-            now=where.now(f"{with_cache.count} casts, {with_cache.bytes} bytes; most of them {times} times {worst}"),
-            likely="tensors go to and fro between dtypes: a .float() in the forward pass, a region that is left early",
+            now=conditions.now(
+                f"{with_cache.count} casts, {with_cache.bytes} bytes; most of them {times} times {worst}"
+            ),
+            likely="tensors are cast back and forth: a .float() in the forward pass, a region that is left early",
         )
     return with_cache
 
@@ -94,10 +96,10 @@ def _largest(counted: Census) -> tuple[Cast, int]:
     return max(kinds.items(), key=lambda row: row[0].bytes * row[1])
 
 
-def _check_by_hand(case: Case, where: Conditions, counted: Census, *, cache: bool) -> None:
+def _check_manual_casts(case: Case, conditions: Conditions, counted: Census, *, cache: bool) -> None:
     """Check that autocast makes the same casts as the manual-cast reference, and each the same number of times."""
-    passes = Passes(case, where)
-    region = passes.by_hand(cache=cache)
+    passes = Passes(case, conditions)
+    region = passes.manual_region(cache=cache)
     if region is None:
         return
     expected = census(passes, region)
@@ -109,10 +111,10 @@ def _check_by_hand(case: Case, where: Conditions, counted: Census, *, cache: boo
         if differs:
             first = differs[0]
             raise AmpFailure(
-                f"{case.name} makes other casts than autocast's rules ask for, going {name} under {where}, "
+                f"{case.name} makes other casts than autocast's rules require in the {name} pass under {conditions}, "
                 f"{'with' if cache else 'without'} the weight cache",
-                label_before="by hand",
+                label_before="manual",
                 before=f"{sum(expected_casts.values())} casts; {expected_casts[first]} times {first}",
-                now=where.now(f"{sum(actual.values())} casts; {actual[first]} times"),
+                now=conditions.now(f"{sum(actual.values())} casts; {actual[first]} times"),
                 likely="a weight's cast is not kept, or an operator casts more than its rule says",
             )

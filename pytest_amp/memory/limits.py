@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pytest_amp.cases import Case
 from pytest_amp.failure import AmpFailure, AmpUsageError, is_usage_error
 from pytest_amp.memory.passes import Passes
-from pytest_amp.memory.peaks import Allocator, Peak, growth, peak_of
+from pytest_amp.memory.peaks import Allocator, Peak, growth, peak_of, tensor_peak
 from pytest_amp.memory.saved import Saved, saved_bytes
 from pytest_amp.numerics.conditions import Conditions
 from pytest_amp.record import Observe
@@ -24,14 +24,17 @@ STEPS = 4
 class MemoryUse:
     """Memory that a step saves for backward and its peak, in float32 and in mixed precision.
 
-    ``peak`` and ``peak_fp32`` are None if the device's allocator has no statistics; the values of float32 are None for
-    a case that runs only inside a region.
+    ``tensors`` and ``tensors_fp32`` are the peaks of the tensors that a step allocates, in bytes, without workspaces of
+    libraries. ``peak`` and ``peak_fp32`` are the allocator's, and None if it has no statistics; the values of float32
+    are None for a case that runs only inside a region.
     """
 
     saved: Saved
     saved_fp32: Saved | None
     peak: Peak | None
     peak_fp32: Peak | None
+    tensors: int
+    tensors_fp32: int | None
 
     @property
     def saved_ratio(self) -> float | None:
@@ -39,6 +42,11 @@ class MemoryUse:
         if self.saved_fp32 is None:
             return None
         return _ratio(self.saved.bytes, self.saved_fp32.bytes)
+
+    @property
+    def tensor_ratio(self) -> float | None:
+        """Peak of the step's tensors, mixed precision over float32."""
+        return None if self.tensors_fp32 is None else _ratio(self.tensors, self.tensors_fp32)
 
     @property
     def peak_ratio(self) -> float | None:
@@ -50,6 +58,7 @@ class MemoryUse:
     def __str__(self) -> str:
         """Return a table of saved bytes, and of peaks if available, next to float32's."""
         rows = [_row("kept for backward", self.saved.bytes, None if self.saved_fp32 is None else self.saved_fp32.bytes)]
+        rows.append(_row("peak of tensors", self.tensors, self.tensors_fp32))
         if self.peak is not None:
             wide = None if self.peak_fp32 is None else self.peak_fp32.allocated
             rows.append(_row("peak allocated", self.peak.allocated, wide))
@@ -70,7 +79,7 @@ def _ratio(amp: int, fp32: int) -> float:
 
 def check_memory(  # noqa: PLR0913  # keywords of one check
     case: Case,
-    where: Conditions,
+    conditions: Conditions,
     observe: Observe,
     *,
     plain: Case | None,
@@ -88,18 +97,21 @@ def check_memory(  # noqa: PLR0913  # keywords of one check
             raise AmpUsageError(
                 f"{name}={limit!r}, and {case.name} runs within a region only, so that float32 takes nothing"
             )
-    if peak_ceiling is not None and not Allocator(where.device).counts:
+    if peak_ceiling is not None and not Allocator(conditions.device).counts:
         raise AmpUsageError(
-            f"peak_ceiling={peak_ceiling!r}, and nothing counts peaks on {where.device.key}; expected there: ceiling"
+            f"peak_ceiling={peak_ceiling!r}, and nothing counts peaks on {conditions.device.key}; "
+            "expected there: ceiling"
         )
-    passes = Passes(case, where)
+    passes = Passes(case, conditions)
     saved, peak = saved_bytes(passes, passes.amp()), peak_of(passes, passes.amp())
-    saved_fp32 = peak_fp32 = None
+    tensors = tensor_peak(passes, passes.amp())
+    saved_fp32 = peak_fp32 = tensors_fp32 = None
     if plain is not None:
-        wide = passes if plain is case else Passes(plain, where)
+        wide = passes if plain is case else Passes(plain, conditions)
         saved_fp32, peak_fp32 = saved_bytes(wide, contextlib.nullcontext), peak_of(wide, contextlib.nullcontext)
-    use = MemoryUse(saved, saved_fp32, peak, peak_fp32)
-    _check_by_hand(passes, use.saved)
+        tensors_fp32 = tensor_peak(wide, contextlib.nullcontext)
+    use = MemoryUse(saved, saved_fp32, peak, peak_fp32, tensors, tensors_fp32)
+    _check_manual_casts(passes, use.saved)
     _check_growth(passes)
     _observe(case.name, use, observe, ceiling, peak_ceiling)
     if use.saved_ratio is not None:
@@ -122,18 +134,18 @@ def _observe(name: str, use: MemoryUse, observe: Observe, ceiling: float | None,
         observe(f"{name}/peak allocated over fp32", use.peak_ratio, kind="ratio", allowed=peak_ceiling)
 
 
-def _check_by_hand(passes: Passes, saved: Saved) -> None:
+def _check_manual_casts(passes: Passes, saved: Saved) -> None:
     """Check that autocast saves the same bytes for backward as manual casts."""
-    region = passes.by_hand()
+    region = passes.manual_region()
     if region is None:
         return
     expected = saved_bytes(passes, region)
     if saved != expected:
         raise AmpFailure(
-            f"{passes.case.name} keeps {saved.bytes} bytes for backward under {passes.where}",
-            label_before="by hand",
+            f"{passes.case.name} keeps {saved.bytes} bytes for backward under {passes.conditions}",
+            label_before="manual",
             before=f"{expected.bytes} bytes in {expected.storages} storages ({_named(expected)})",
-            now=passes.where.now(f"{saved.bytes} bytes in {saved.storages} storages ({_named(saved)})"),
+            now=passes.conditions.now(f"{saved.bytes} bytes in {saved.storages} storages ({_named(saved)})"),
             likely="an operator keeps its input in both dtypes, or runs in another dtype than its rule says",
         )
 
@@ -147,10 +159,10 @@ def _check_growth(passes: Passes) -> None:
     bytes_alive = growth(passes, passes.amp(), steps=STEPS)
     if len(set(bytes_alive)) > 1:
         raise AmpFailure(
-            f"{passes.case.name} holds more memory after each step under {passes.where}",
+            f"{passes.case.name} holds more memory after each step under {passes.conditions}",
             label_before="step 2",
             before=f"{bytes_alive[0]} bytes",
-            now=passes.where.now(
+            now=passes.conditions.now(
                 f"{', '.join(map(str, bytes_alive[1:]))} bytes after the next {len(bytes_alive) - 1} steps"
             ),
             likely="the cast cache outlives its region, or the model keeps tensors of earlier steps",
@@ -158,14 +170,14 @@ def _check_growth(passes: Passes) -> None:
 
 
 def _check_ceiling(passes: Passes, what: str, ratio: float, ceiling: float | None, saved: Saved) -> None:
-    if ceiling is not None and ratio > ceiling * passes.where.tolerance_scale:
+    if ceiling is not None and ratio > ceiling * passes.conditions.tolerance_scale:
         wide = 4 * saved.by_dtype.get("float32", 0) > saved.bytes
         raise AmpFailure(
-            f"{passes.case.name} {what} {ratio:.3g} times what float32 does, under {passes.where}",
+            f"{passes.case.name} {what} {ratio:.3g} times what float32 does, under {passes.conditions}",
             label_before="ceiling",
             before=f"{ceiling:g} times",
-            now=passes.where.now(f"{ratio:.3g} times; {saved.bytes} bytes kept for backward ({_named(saved)})"),
+            now=passes.conditions.now(f"{ratio:.3g} times; {saved.bytes} bytes kept for backward ({_named(saved)})"),
             likely="activations are kept in float32, or in both dtypes"
             if wide
-            else "low copies of weights, which float32 has not, outweigh what activations save; less in larger batches",
+            else "low-precision copies of weights outweigh the savings of activations; less so in larger batches",
         )

@@ -10,7 +10,7 @@ import torch
 from pytest_amp.devices import Device, DeviceKind
 from pytest_amp.memory.passes import Passes
 from pytest_amp.numerics.step import Region
-from pytest_amp.torch_private import live_storages
+from pytest_amp.torch_private import call_overload, each_call, live_storages
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def peak_of(passes: Passes, region: Region) -> Peak | None:
 
     A warm-up step runs first, since libraries allocate their workspaces at first use.
     """
-    allocator = Allocator(passes.where.device)
+    allocator = Allocator(passes.conditions.device)
     if not allocator.counts:
         return None
     passes.backward(passes.forward(region))
@@ -79,6 +79,28 @@ def peak_of(passes: Passes, region: Region) -> Peak | None:
     most_allocated, most_reserved = allocator.peaks
     passes.forget_gradients()
     return Peak(most_allocated - allocated, most_reserved - reserved)
+
+
+def tensor_peak(passes: Passes, region: Region) -> int:
+    """Return the largest number of bytes of tensors that a step allocates and holds at once, counted at each operator.
+
+    Unlike the allocator's peak it excludes the workspaces of libraries and what a kernel allocates for itself. torch
+    2.15 allocates cuBLAS's workspace, 32 MiB on an H200, for each call (pytorch/pytorch#194311). Raises PrivateApiGone
+    if torch has no dispatch modes.
+    """
+    most = 0
+    with live_storages() as alive:
+
+        def count(overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            nonlocal most
+            result = call_overload(overload, args, kwargs)
+            most = max(most, sum(alive()))
+            return result
+
+        with each_call(count):
+            passes.backward(passes.forward(region))
+    passes.forget_gradients()
+    return most
 
 
 def growth(passes: Passes, region: Region, *, steps: int) -> tuple[int, ...]:

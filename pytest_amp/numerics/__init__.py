@@ -2,7 +2,7 @@
 
 from pytest_amp.numerics.conditions import Conditions
 from pytest_amp.numerics.errors import exceeds, is_hollow, relative_error
-from pytest_amp.numerics.manual_cast_mode import asked_for_autocast, hand_cast
+from pytest_amp.numerics.manual_cast_mode import asked_for_autocast, manual_casts
 from pytest_amp.numerics.operators import (
     MeasuredOperator,
     check_operator,
@@ -25,8 +25,8 @@ __all__ = [
     "check_reduction",
     "confirmed_operator",
     "exceeds",
-    "hand_cast",
     "is_hollow",
+    "manual_casts",
     "measure_operator",
     "measure_registered",
     "measure_roundings",

@@ -41,19 +41,19 @@ STUDENT = 6.59
 
 
 def float32_errors(
-    case: Case, realised: Realised, fp32: Step, prediction: Prediction, where: Conditions
+    case: Case, realised: Realised, fp32: Step, prediction: Prediction, conditions: Conditions
 ) -> dict[str, float]:
     """Return the largest error that float32 explains, by tensor: STUDENT times the root mean square of its errors.
 
     The result is empty if operators of the float32 step do not compute in float32: their errors explain nothing.
     """
-    if not _is_float32(case, realised, where):
+    if not _is_float32(case, realised, conditions):
         return {}
     steps = [fp32]
     for draw in range(DRAWS):
-        moved = realised.on(where.device.torch_device)
+        moved = realised.on(conditions.device.torch_device)
         _move(moved.model, torch.Generator("cpu").manual_seed(draw))
-        steps.append(run_step(case, moved, contextlib.nullcontext, seed=where.seed))
+        steps.append(run_step(case, moved, contextlib.nullcontext, seed=conditions.seed))
     exact, actual = prediction.exact.named(), [step.named() for step in steps]
     errors = {}
     for name, size in prediction.sizes.items():
@@ -63,15 +63,15 @@ def float32_errors(
     return errors
 
 
-def _is_float32(case: Case, realised: Realised, where: Conditions) -> bool:
+def _is_float32(case: Case, realised: Realised, conditions: Conditions) -> bool:
     """Return whether every operator of the step without autocast computes in float32, with float32 accuracy."""
-    low = where.precision.dtype
+    low = conditions.precision.dtype
     try:
-        calls = observed_step(case, where.device, low, seed=where.seed, autocast=False, realised=realised)
+        calls = observed_step(case, conditions.device, low, seed=conditions.seed, autocast=False, realised=realised)
     except Exception:  # noqa: BLE001  # it runs only inside a region
         return False
     dtypes = {result.dtype for call in calls for result in call.results}
-    return not verdict.faults(calls, low, where.tolerance_scale) and not dtypes.intersection(LOW)
+    return not verdict.faults(calls, low, conditions.tolerance_scale) and not dtypes.intersection(LOW)
 
 
 def _move(model: torch.nn.Module, generator: torch.Generator) -> None:

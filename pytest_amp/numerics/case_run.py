@@ -30,22 +30,22 @@ class CaseRun:
 
     case: Case
     realised: Realised
-    where: Conditions
+    conditions: Conditions
     prediction: Prediction
     fp32: Step
     tolerance: float | None
 
     def step(self) -> Step:
         """Run one step in mixed precision."""
-        return self._step(self.realised, self.where.seed, self.prediction.loss_scale)
+        return self._step(self.realised, self.conditions.seed, self.prediction.loss_scale)
 
     def step_of(self, seed: int, loss_scale: float) -> Step:
         """Run one step with the values of another seed."""
-        return self._step(realise(self.case, self.where, seed=seed), seed, loss_scale)
+        return self._step(realise(self.case, self.conditions, seed=seed), seed, loss_scale)
 
     def _step(self, realised: Realised, seed: int, loss_scale: float) -> Step:
-        device, region = self.where.device.torch_device, self.where.region
-        with runs_under(self.case, self.where):
+        device, region = self.conditions.device.torch_device, self.conditions.region
+        with runs_under(self.case, self.conditions):
             step = run_step(self.case, realised.on(device), region, seed=seed, loss_scale=loss_scale, replay=False)
         if isinstance(realised.draws, Draws):
             realised.draws.compare_end(device)
@@ -54,23 +54,30 @@ class CaseRun:
     def allowed(self, tensor: Compared) -> float:
         """Return the largest allowed error of a tensor."""
         limit = tensor.allowed if self.tolerance is None else self.tolerance
-        return limit * self.where.tolerance_scale
+        return limit * self.conditions.tolerance_scale
 
     def allowed_plain(self, tensor: Compared) -> float:
         """Return the largest allowed E(amp, fp32), which includes the rounding error of float32."""
-        return max(self.allowed(tensor), tensor.error) + tensor.of_float32 * self.where.tolerance_scale
+        return max(self.allowed(tensor), tensor.error) + tensor.of_float32 * self.conditions.tolerance_scale
 
     @cached_property
     def operators(self) -> tuple[ObservedCall, ...]:
         """Every operator call of a real step, compared with its model."""
-        where, scale = self.where, self.prediction.loss_scale
-        low = where.precision.dtype
-        return observed_step(self.case, where.device, low, seed=where.seed, loss_scale=scale, realised=self.realised)
+        conditions, scale = self.conditions, self.prediction.loss_scale
+        low = conditions.precision.dtype
+        return observed_step(
+            self.case, conditions.device, low, seed=conditions.seed, loss_scale=scale, realised=self.realised
+        )
 
     @cached_property
     def faults(self) -> list[Fault]:
         """Calls that do not follow their model, worst kinds first."""
-        return verdict.faults(self.operators, self.where.precision.dtype, self.where.tolerance_scale)
+        return verdict.faults(self.operators, self.conditions.precision.dtype, self.conditions.tolerance_scale)
+
+    @property
+    def adds_in_any_order(self) -> bool:
+        """Whether a reduction of the step adds in any order: runs with the same values differ in their errors."""
+        return any(result.spread > 1.0 for call in self.operators for result in call.results)
 
     @property
     def unreplayed(self) -> str | None:
@@ -80,11 +87,11 @@ class CaseRun:
 
     def unseeded(self) -> str | None:
         """Return the reason why two runs of the step with one seed differ; None if they do not."""
-        return unseeded(self.case, self.realised, self.fp32, self.where)
+        return unseeded(self.case, self.realised, self.fp32, self.conditions)
 
-    def what(self, name: str) -> str:
+    def describe(self, name: str) -> str:
         """Return the name of a tensor in failures."""
-        return f"{self.case.name}: {in_words(name)} under {self.where}"
+        return f"{self.case.name}: {in_words(name)} under {self.conditions}"
 
 
 def likely_cause(run: CaseRun) -> str:
@@ -96,8 +103,8 @@ def likely_cause(run: CaseRun) -> str:
         return "an operator ran or accumulated in the low dtype where it should not"
     if run.prediction.predicted is not None and run.faults:
         return rounding.first_fault(run.faults)
-    realised = run.realised.on(run.where.device.torch_device)
-    place = first_difference(run.case, realised, run.where.region, run.prediction.region, seed=run.where.seed)
+    realised = run.realised.on(run.conditions.device.torch_device)
+    place = first_difference(run.case, realised, run.conditions.region, run.prediction.region, seed=run.conditions.seed)
     if place is not None:
         return f"an operator in or before {place} does not follow its rule, or accumulates in the low dtype"
     return "the modules' outputs agree with manual casts: the loss or a backward pass does not"

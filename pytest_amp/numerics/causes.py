@@ -106,12 +106,12 @@ def cause_of(call: torch_private.Dispatched, result: torch.Tensor, device_type: 
     share = f"{int(bad.sum())} of {result.numel()} elements of {dtype}"
     infinite = [number for number in _numbers(call) if not math.isfinite(number)]
     if infinite:
-        return Cause(f"a constant of {infinite[0]:g} ({share})", "the program's own constant", "a finite one")
+        return Cause(f"a constant of {infinite[0]:g} ({share})", "the program's own constant", "a finite constant")
     beyond = constants_of(call, [result]).beyond
     if beyond:
         return Cause(
             f"{beyond[0]:g} is {_stored(beyond[0], result.dtype)} in {dtype} ({share})",
-            f"a constant of {beyond[0]:g}, which {dtype} cannot hold: it ends at {_most(result.dtype):.5g}",
+            f"a constant of {beyond[0]:g}, beyond the largest {dtype}, {_largest(result.dtype):.5g}",
             "torch.finfo(x.dtype).min, or a masked_fill or where in float32",
         )
     exact = _exact(call, result, device_type)
@@ -128,11 +128,11 @@ def _of_range(call: torch_private.Dispatched, exact: torch.Tensor, result: torch
         advice = "float32 (autocast(enabled=False) around the operator that it is cast for), or smaller values"
     elif operator_of(call) == "cast":
         advice = "smaller gradients: a larger epsilon or bound in the forward pass, a mean in place of a sum"
-    if size > _most(result.dtype):
-        return Cause(f"overflow: up to {size:.3g} in {share}", f"{dtype} ends at {_most(result.dtype):.5g}", advice)
+    if size > _largest(result.dtype):
+        return Cause(f"overflow: up to {size:.3g} in {share}", f"{dtype} ends at {_largest(result.dtype):.5g}", advice)
     return Cause(
-        f"{share} are not finite, whose exact values are {size:.3g} at most",
-        f"the operator's own kernel: what it keeps on its way is beyond {dtype}, or it is wrong",
+        f"{share} are not finite; their exact values are at most {size:.3g}",
+        f"the kernel: an intermediate result exceeds the range of {dtype}, or the kernel is wrong",
         advice,
     )
 
@@ -151,15 +151,15 @@ def _of_arguments(call: torch_private.Dispatched, result: torch.Tensor, share: s
         number, line = constant
         return Cause(
             f"{what} in {share}: {number:g} is 0 in {dtype}",
-            f"an epsilon of {number:g} ({line}), which {dtype} cannot hold: below {_least(operand.dtype):.2g} it has "
-            "nothing but 0",
+            f"an epsilon of {number:g} ({line}), which {dtype} cannot represent: values below "
+            f"{_underflow_threshold(operand.dtype):.2g} become 0",
             _wider(operand.dtype, "an epsilon of 1e-4 or more"),
         )
     if operand is None and bool(result.isinf().any()) and what.endswith(_NO_VALUE):
         return Cause(
-            f"overflow: {share}, beyond float64 as well", f"{dtype} ends at {_most(result.dtype):.5g}", "a bound"
+            f"overflow: {share}, beyond float64 as well", f"{dtype} ends at {_largest(result.dtype):.5g}", "a bound"
         )
-    argument = "arguments without a value there" if operand is None else "an argument that is exactly 0"
+    argument = "arguments outside of its domain" if operand is None else "an argument that is exactly 0"
     bound = "a bound from below (clamp_min)"
     return Cause(f"{what} in {share}", f"{argument}, in {dtype}", _wider(result.dtype, bound))
 
@@ -206,11 +206,11 @@ def _exact(call: torch_private.Dispatched, result: torch.Tensor, device_type: st
     return same[0] if same else None
 
 
-def _most(dtype: torch.dtype) -> float:
+def _largest(dtype: torch.dtype) -> float:
     return float(torch.finfo(dtype).max)
 
 
-def _least(dtype: torch.dtype) -> float:
+def _underflow_threshold(dtype: torch.dtype) -> float:
     """Return the largest number that rounds to zero in a dtype: half of its smallest subnormal number."""
     return float(torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps / 2)
 

@@ -1,12 +1,13 @@
 """Separate faults from chance in the comparison of one step: accept a tensor, draw it again, or report an improvement.
 
-A ReLU at zero, a maximum or a flipped rounding may change whole gradients, in the step or in its prediction. This is no
-fault, so exceeding a bound in a single draw is no failure by itself:
+A ReLU at zero, a maximum or a flipped rounding may change whole gradients, in the step or in its prediction. This is
+not a fault, so exceeding a bound in a single draw is not a failure by itself:
 
 - A tensor that is bitwise equal to that of manual casts is accepted if all operators of the step follow their rounding
   models. It was computed correctly, even if the prediction, which sums in another order, differs. If an operator has no
   model, it was not checked, and the tensor is not accepted.
-- Any other tensor fails only if it exceeds the bound in the median of three draws (``compare.confirmed``).
+- Any other tensor fails only if it exceeds the bound in the median of three draws, or over more draws if a reduction
+  adds in any order (``compare.confirmed``).
 - A tensor that is more exact than its rounding allows fails only if an operator received other dtypes than with manual
   casts. Otherwise a kernel has improved, and is reported.
 """
@@ -58,9 +59,9 @@ def _has_sparse(run: CaseRun) -> bool:
         layouts.update(leaf.layout for leaf in leaves if isinstance(leaf, torch.Tensor))
         return result
 
-    realised, where = run.realised.on(run.where.device.torch_device), run.where
+    realised, conditions = run.realised.on(run.conditions.device.torch_device), run.conditions
     with torch_private.each_call(note):
-        run_step(run.case, realised, where.region, seed=where.seed, replay=False)
+        run_step(run.case, realised, conditions.region, seed=conditions.seed, replay=False)
     return bool(layouts - {torch.strided})
 
 
@@ -69,19 +70,28 @@ def check_distance(run: CaseRun, compared: Sequence[Compared]) -> None:
     if run.prediction.unmodelled:
         return
     limit = tolerance.FARTHEST
-    bad = [tensor for tensor in compared if tensor.from_model > limit * run.where.tolerance_scale]
+    bad = [tensor for tensor in compared if tensor.from_model > limit * run.conditions.tolerance_scale]
     bad = not_acquitted(run, sorted(bad, key=lambda tensor: -tensor.from_model)) if bad else bad
     if bad:
         step = run.step_of
-        bad = confirmed(bad, run.case, run.where, step, limit=limit, measure=lambda tensor: tensor.from_model)
+        any_order = run.adds_in_any_order
+        bad = confirmed(
+            bad,
+            run.case,
+            run.conditions,
+            step,
+            limit=limit,
+            measure=lambda tensor: tensor.from_model,
+            any_order=any_order,
+        )
     if not bad:
         return
     worst, name = bad[0], f"{run.case.name}: {bad[0].name}"
     raise AmpFailure(
-        f"{name} under {run.where} is {worst.from_model:.3g} times the noise from its prediction",
+        f"{name} under {run.conditions} is {worst.from_model:.3g} times the noise from its prediction",
         label_before="predicted",
         before=f"at most {limit:.2f}, in the median of three draws: two independent errors are 1.41 apart",
-        now=run.where.now(f"off float64 by {worst.error:.3g}, the prediction by {worst.noise:.3g}"),
+        now=run.conditions.now(f"error {worst.error:.3g}, of the prediction {worst.noise:.3g}"),
         likely="an operator does not follow its rule or its rounding model: amp.trace(case) shows each",
     )
 
@@ -92,7 +102,7 @@ def check_dtypes_given(run: CaseRun, compared: Sequence[Compared], observe: Obse
     A smaller error than the model's with the same dtypes is an improvement of a kernel, or chance: the operators are
     observed as ``<case>/summary.improved``.
     """
-    least, most = run.where.precision.u / 8, tolerance.LEAST / max(run.where.tolerance_scale, 1.0)
+    least, most = run.conditions.precision.u / 8, tolerance.LEAST / max(run.conditions.tolerance_scale, 1.0)
     large = [tensor for tensor in compared if tensor.noise > least and tensor.elements >= tolerance.ENOUGH]
     exact = [tensor for tensor in large if tensor.error < most * tensor.noise]
     if not exact:
@@ -106,19 +116,19 @@ def check_dtypes_given(run: CaseRun, compared: Sequence[Compared], observe: Obse
     operator, actual, expected = different
     worst = min(exact, key=lambda tensor: tensor.error / tensor.noise)
     raise AmpFailure(
-        f"{run.case.name}: {operator} is given {actual} under {run.where}; {worst.name} is off by "
-        f"{worst.error:.3g} only"
+        f"{run.case.name}: {operator} is given {actual} under {run.conditions}; {worst.name} has an error of "
+        f"only {worst.error:.3g}"
         f"{other_names([tensor.name for tensor in exact])}",
-        label_before="by hand",
+        label_before="manual",
         before=f"manual casts give it {expected}; the noise of the predicted rounding is {worst.noise:.3g}",
-        now=run.where.now(actual),
+        now=run.conditions.now(actual),
         likely="autocast was off, or the operator has lost its rule",
     )
 
 
 def _other_dtypes(run: CaseRun) -> tuple[str, str, str] | None:
     """Return the first operator whose argument dtypes differ from those of manual casts: its name, and both dtypes."""
-    actual, known = _given(run, run.where.region), _given(run, run.prediction.region)
+    actual, known = _count_calls(run, run.conditions.region), _count_calls(run, run.prediction.region)
     for operator, dtypes in sorted(actual - known):
         expected = next((other for name, other in sorted(known - actual) if name == operator), None)
         if expected is not None:
@@ -126,7 +136,7 @@ def _other_dtypes(run: CaseRun) -> tuple[str, str, str] | None:
     return None
 
 
-def _given(run: CaseRun, region: Region) -> Counter[tuple[str, str]]:
+def _count_calls(run: CaseRun, region: Region) -> Counter[tuple[str, str]]:
     """Count the calls of each operator by dtypes in a step inside ``region``, except casts and views."""
     counted: Counter[tuple[str, str]] = Counter()
 
@@ -138,9 +148,9 @@ def _given(run: CaseRun, region: Region) -> Counter[tuple[str, str]]:
             counted[name, " and ".join(dtypes)] += 1
         return torch_private.call_overload(overload, args, kwargs)
 
-    realised, where = run.realised.on(run.where.device.torch_device), run.where
+    realised, conditions = run.realised.on(run.conditions.device.torch_device), run.conditions
     with torch_private.each_call(note):
-        run_step(run.case, realised, region, seed=where.seed, loss_scale=run.prediction.loss_scale, replay=False)
+        run_step(run.case, realised, region, seed=conditions.seed, loss_scale=run.prediction.loss_scale, replay=False)
     return counted
 
 

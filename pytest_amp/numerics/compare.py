@@ -71,6 +71,11 @@ class Compared:
         """Error in units of the predicted error: 1 if it is as predicted, less than 1 if it is smaller."""
         return self.factor * self.error / self.allowed if 0 < self.allowed < math.inf else math.inf
 
+    @property
+    def unit(self) -> float:
+        """Expected error: the noise, or the least error that counts as noise, and the part that float32 explains."""
+        return self.allowed / self.factor
+
     def excess_over_noise(self, u: float) -> float:
         """Return E(amp, exact) in units of the noise, or of the least error that counts as noise."""
         return self.error / max(self.noise, tolerance.floor(self.elements, u))
@@ -104,7 +109,9 @@ def _compared(
     model = prediction.predicted.named() if prediction.predicted is not None else {}
     rows = []
     for name, value in actual.items():
-        if name not in prediction.noise or not is_inexact(exact[name]) or not value.isfinite().all():
+        if name not in prediction.noise or name not in plain or name not in reference:
+            continue  # a buffer that the forward pass registers in some steps only
+        if not is_inexact(exact[name]) or not value.isfinite().all():
             continue
         size, noise, float32_noise = prediction.sizes[name], prediction.noise[name], float32.get(name, 0.0)
         least = max(noise, tolerance.floor(value.numel(), u))
@@ -142,8 +149,9 @@ def median_distance(compared: Sequence[Compared]) -> float:
     return statistics.median(tensor.distance for tensor in compared) if compared else 0.0
 
 
-#: Number of draws after the first that confirm an excess; see ``tolerance``.
-_MORE_DRAWS = 2
+#: Number of draws after the first that confirm an excess, and the largest number of draws for a tensor with few
+#: elements behind a reduction in any order; see ``tolerance``.
+_MORE_DRAWS, _MOST_DRAWS = 2, 14
 
 
 def _excess(tensor: Compared) -> float:
@@ -153,33 +161,59 @@ def _excess(tensor: Compared) -> float:
 def confirmed(  # noqa: PLR0913  # keywords of one decision
     bad: Sequence[Compared],
     case: Case,
-    where: Conditions,
+    conditions: Conditions,
     step: Callable[[int, float], Step],
     *,
     limit: float,
     measure: Callable[[Compared], float] = _excess,
-    certain: float = math.inf,
+    any_order: bool = False,
 ) -> list[Compared]:
     """Return the tensors of ``bad``, worst first, whose excess is not due to chance. No other function draws again.
 
-    If the largest ``measure`` is above ``certain``, these are all of them. Otherwise they are those whose median
-    ``measure`` over three draws exceeds ``limit``. ``step(seed, loss_scale)`` runs the case in mixed precision with
-    other values.
+    These are the tensors whose median ``measure`` over three draws exceeds ``limit``. With ``any_order``, because a
+    reduction of the step adds in any order, the measure is taken over all draws together, of which tensors with few
+    elements need more. A tensor whose measure is not finite is returned without further draws. ``step(seed,
+    loss_scale)`` runs the case in mixed precision with other values.
     """
-    scale = where.tolerance_scale
-    if not bad or measure(bad[0]) > certain * scale:
+    scale = conditions.tolerance_scale
+    if not bad or not math.isfinite(measure(bad[0])):
         return list(bad)
-    further = (_drawn(case, where, step, seed) for seed in range(where.seed + 1, where.seed + 1 + _MORE_DRAWS))
-    draws = [{tensor.name: measure(tensor) for tensor in draw} for draw in (bad, *further)]
-    medians = {tensor.name: statistics.median(draw.get(tensor.name, 0.0) for draw in draws) for tensor in bad}
+    more = _draws_in_any_order(bad) - 1 if any_order else _MORE_DRAWS
+    further = (_drawn(case, conditions, step, seed) for seed in range(conditions.seed + 1, conditions.seed + 1 + more))
+    draws = [{tensor.name: tensor for tensor in draw} for draw in (bad, *further)]
+    if any_order:
+        return [tensor for tensor in bad if _together(tensor.name, draws, measure) > limit * scale]
+    medians = {
+        tensor.name: statistics.median(measure(draw[tensor.name]) if tensor.name in draw else 0.0 for draw in draws)
+        for tensor in bad
+    }
     return [tensor for tensor in bad if medians[tensor.name] > limit * scale]
 
 
-def _drawn(case: Case, where: Conditions, step: Callable[[int, float], Step], seed: int) -> list[Compared]:
+def _draws_in_any_order(bad: Sequence[Compared]) -> int:
+    """Return the number of draws after which chance explains no ratio of EXCESS: see ``tolerance.spread``."""
+    fewest = max(min(tensor.elements for tensor in bad), 1)
+    enough = math.ceil((tolerance.DEVIATIONS / math.log(tolerance.EXCESS)) ** 2 / fewest)
+    return min(max(enough, 1 + _MORE_DRAWS), _MOST_DRAWS)
+
+
+def _together(name: str, draws: Sequence[Mapping[str, Compared]], measure: Callable[[Compared], float]) -> float:
+    """Return the root mean square of a measured error over all draws, in units of that of the expected error.
+
+    It is divided by the part of ``tolerance.spread`` that is above EXCESS, if the draws are too few.
+    """
+    tensors = [draw[name] for draw in draws if name in draw]
+    expected = math.hypot(*(tensor.unit for tensor in tensors))
+    found = math.hypot(*(measure(tensor) * tensor.unit for tensor in tensors))
+    by_chance = tolerance.spread(sum(tensor.elements for tensor in tensors)) / tolerance.EXCESS
+    return found / expected / max(1.0, by_chance) if expected else math.inf
+
+
+def _drawn(case: Case, conditions: Conditions, step: Callable[[int, float], Step], seed: int) -> list[Compared]:
     """Compare a step with the values of another seed."""
-    realised = realise(case, where, seed=seed)
-    fp32 = run_step(case, realised.on(where.device.torch_device), contextlib.nullcontext, seed=seed)
-    prediction = predict(case, realised, where.device, where.precision, seed=seed)
+    realised = realise(case, conditions, seed=seed)
+    fp32 = run_step(case, realised.on(conditions.device.torch_device), contextlib.nullcontext, seed=seed)
+    prediction = predict(case, realised, conditions.device, conditions.precision, seed=seed)
     result = step(seed, prediction.loss_scale)
-    float32 = partial(float32_errors, case, realised, fp32, prediction, replace(where, seed=seed))
-    return compare(prediction, result, fp32, u=where.precision.u, float32=float32)
+    float32 = partial(float32_errors, case, realised, fp32, prediction, replace(conditions, seed=seed))
+    return compare(prediction, result, fp32, u=conditions.precision.u, float32=float32)

@@ -137,9 +137,9 @@ def why_lost(run: CaseRun, group: str, share: float) -> tuple[str, str]:
     origin = origin_in_step(
         run.case,
         run.realised,
-        run.where.device.torch_device,
-        run.where.region,
-        seed=run.where.seed,
+        run.conditions.device.torch_device,
+        run.conditions.region,
+        seed=run.conditions.seed,
         loss_scale=run.prediction.loss_scale,
         hidden=True,
     )
@@ -150,14 +150,14 @@ def why_lost(run: CaseRun, group: str, share: float) -> tuple[str, str]:
         jumps = jumps_of(
             run.case,
             run.realised,
-            run.where,
+            run.conditions,
             run.prediction.region,
             loss_scale=run.prediction.loss_scale,
             forward_only=group == "outputs",
         )
     trouble = _trouble(run, group, share)
     if not jumps:
-        return "no tolerance can be made of that", trouble
+        return "no tolerance can be derived from it", trouble
     more = list(dict.fromkeys(jump.module for jump in jumps[1:] if jump.module != jumps[0].module))
     also = f"; less so at {', '.join(more[:3])}" if more else ""
     return f"the noise jumps at {jumps[0]}{also}", f"{trouble}. {jumps[0].advice}"
@@ -172,10 +172,12 @@ def _trouble(run: CaseRun, group: str, share: float) -> str:
         if (name.startswith("output.") if group == "outputs" else not name.startswith(prefixes))
     ]
     wide = lost_share(run.fp32, run.prediction.exact, names)
-    low, ratio = share / run.where.precision.u, wide / FP32.u
-    numbers = f"{low:.0f} roundings of {run.where.precision.name} ({share:.0%}), {ratio:.0f} of float32 ({wide:.1e})"
+    low, ratio = share / run.conditions.precision.u, wide / FP32.u
+    numbers = (
+        f"{low:.0f} roundings of {run.conditions.precision.name} ({share:.0%}), {ratio:.0f} of float32 ({wide:.1e})"
+    )
     if ratio >= low * _SAME_TROUBLE:
-        return f"ill conditioning, which float32 has on its own scale: {numbers}"
+        return f"ill conditioning, also in float32, in units of its own roundoff: {numbers}"
     return f"the low dtype itself, since float32 has no such trouble: {numbers}"
 
 
@@ -214,12 +216,12 @@ def _advice(jump: Jump) -> str:
 
 
 def jumps_of(  # noqa: PLR0913  # keywords of one run
-    case: Case, realised: Realised, where: Conditions, region: Region, *, loss_scale: float, forward_only: bool
+    case: Case, realised: Realised, conditions: Conditions, region: Region, *, loss_scale: float, forward_only: bool
 ) -> list[Jump]:
     """Return the calls at which the noise jumps, the largest jump first, then jumps of similar size."""
     try:
         (exact, _), (rounded, names) = (
-            _calls(case, realised, where, region, loss_scale, rounds=rounds) for rounds in (False, True)
+            _calls(case, realised, conditions, region, loss_scale, rounds=rounds) for rounds in (False, True)
         )
     except oracle.CannotFollow as failure:
         receive(failure)
@@ -245,11 +247,11 @@ def jumps_of(  # noqa: PLR0913  # keywords of one run
 
 
 def _calls(  # noqa: PLR0913  # keywords of one run
-    case: Case, realised: Realised, where: Conditions, region: Region, loss_scale: float, *, rounds: bool
+    case: Case, realised: Realised, conditions: Conditions, region: Region, loss_scale: float, *, rounds: bool
 ) -> tuple[list[_Call], dict[int, str]]:
-    predictor, copied = _Sampled(where.device.type, rounds), realised.on(where.device.torch_device)
+    predictor, copied = _Sampled(conditions.device.type, rounds), realised.on(conditions.device.torch_device)
     with predictor.sites.followed():
-        oracle.run_virtual(case, copied, region, predictor, seed=where.seed, loss_scale=loss_scale)
+        oracle.run_virtual(case, copied, region, predictor, seed=conditions.seed, loss_scale=loss_scale)
     return predictor.calls, {id(module): name for name, module in copied.model.named_modules()}
 
 

@@ -46,7 +46,7 @@ class Conditions:
 
 
 @contextmanager
-def runs_under(case: Case, where: Conditions, also: str = "") -> Iterator[None]:
+def runs_under(case: Case, conditions: Conditions, also: str = "") -> Iterator[None]:
     """Convert an exception inside the block to an AmpFailure: the case runs in float32, but not in mixed precision.
 
     ``also`` is a suffix of the message that names further precisions in which the block runs the case.
@@ -57,21 +57,21 @@ def runs_under(case: Case, where: Conditions, also: str = "") -> Iterator[None]:
         if passes(error):
             raise
         raise AmpFailure(
-            f"{case.name} does not run under {where}{also}",
+            f"{case.name} does not run under {conditions}{also}",
             label_before="fp32",
             before="it runs in float32",
-            now=where.now(in_one_line(error)),
-            likely=likely_of_error(error, case.realise(seed=where.seed).model, where.precision.dtype)
-            or _likely(error, where),
+            now=conditions.now(in_one_line(error)),
+            likely=likely_of_error(error, case.realise(seed=conditions.seed).model, conditions.precision.dtype)
+            or _likely(error, conditions),
         ) from None
 
 
-def _likely(error: Exception, where: Conditions) -> str:
+def _likely(error: Exception, conditions: Conditions) -> str:
     message = str(error)
     if type(error).__module__.startswith("torch._dynamo"):
         return "the model compiles itself: make it without torch.compile; amp.check_compiled(case) compiles it"
     if any(part in message for part in NO_KERNEL):
-        low = where.precision.name
+        low = conditions.precision.name
         return f"this machine has no kernel for one of its operators in {low}: dtypes= of the marker leaves {low} out"
     if not isinstance(error, RuntimeError):
         return "code of the model or its loss that takes no low-precision tensors, or asks whether autocast is on"

@@ -44,17 +44,17 @@ class _Returned:
         return module if self.place is None else f"output {self.place} of {module}"
 
 
-def check_dtypes(case: Case, where: Conditions, expected: Mapping[str, Expected], observe: Observe) -> None:
+def check_dtypes(case: Case, conditions: Conditions, expected: Mapping[str, Expected], observe: Observe) -> None:
     """Run ``case`` forward in mixed precision and compare the dtypes of the named modules' outputs with ``expected``.
 
     See ``Amp.check_dtypes``. Raises AmpUsageError for a key that names no module or no output, AmpFailure for a module
     that does not run, returns no floating tensor, or returns another dtype.
     """
     _expect_mapping(expected)
-    realised = case.realise(seed=where.seed).on(where.device.torch_device)
+    realised = case.realise(seed=conditions.seed).on(conditions.device.torch_device)
     names = [name for name, _ in realised.model.named_modules()]
     modules = _named(case, expected, names)
-    runs = module_runs(case, realised, where.region, seed=where.seed)
+    runs = module_runs(case, realised, conditions.region, seed=conditions.seed)
     by_module: dict[str, list[_Returned]] = {}
     for key, matched in modules.items():
         value = expected[key]
@@ -74,10 +74,10 @@ def check_dtypes(case: Case, where: Conditions, expected: Mapping[str, Expected]
         observe(f"{case.name}/{row.module or model}{place}.dtype", ", ".join(row.dtypes), kind="dtype")
     wrong = [row for row in rows if not row.is_right]
     if wrong:
-        _fail(case, where, wrong, type(realised.model.get_submodule(wrong[0].module)).__name__, runs)
+        _fail(case, conditions, wrong, type(realised.model.get_submodule(wrong[0].module)).__name__, runs)
 
 
-def _fail(case: Case, where: Conditions, wrong: list[_Returned], module: str, runs: ModuleRuns) -> None:
+def _fail(case: Case, conditions: Conditions, wrong: list[_Returned], module: str, runs: ModuleRuns) -> None:
     first = wrong[0]
     more = [f"{row} {row.found or 'none'} for {dtype_name(row.expected)}" for row in wrong[1:4]]
     also = f"; also wrong: {', '.join(more)}{', ...' if len(wrong) > 4 else ''}" if more else ""
@@ -86,18 +86,18 @@ def _fail(case: Case, where: Conditions, wrong: list[_Returned], module: str, ru
     should = "it should return" if first.place is None else "it should be"
     raise AmpFailure(
         f"{case.name}: {first} ({module}) {verb} {first.found or 'no floating tensor'} "
-        f"under {where}, {should} {dtype_name(first.expected)}{also}",
+        f"under {conditions}, {should} {dtype_name(first.expected)}{also}",
         label_before="expected",
         before=dtype_name(first.expected),
-        now=where.now(first.found or "no floating tensor: it did not run in the forward pass"),
-        likely=_likely(list(first.dtypes), inputs, where.precision.dtype_name),
+        now=conditions.now(first.found or "no floating tensor: it did not run in the forward pass"),
+        likely=_likely(list(first.dtypes), inputs, conditions.precision.dtype_name),
     )
 
 
 def _likely(returned: list[str], accepted: list[str], low: str) -> str:
     """Return the likely origin of an unexpected dtype."""
     if not returned:
-        return "it was not called, or what it returns is no tensor"
+        return "it was not called, or what it returns is not a tensor"
     if returned == accepted:
         dtype = accepted[0]
         return f"it was given {dtype}: its operators have no rule here that changes it (pytest-amp rules), or it casts"
@@ -118,7 +118,7 @@ def _expect_mapping(expected: object) -> None:
     for path, value in expected.items():
         if not isinstance(path, str):
             raise AmpUsageError(
-                f"{path!r} is no path of a module; expected 'layers.0.norm', 'layers.*', '' and the like"
+                f"{path!r} is not the path of a module; expected 'layers.0.norm', 'layers.*', '' and the like"
             )
         outputs = value if isinstance(value, Mapping) else {"": value}
         if not outputs:
@@ -130,7 +130,7 @@ def _expect_mapping(expected: object) -> None:
                 )
             if not isinstance(dtype, torch.dtype):
                 raise AmpUsageError(
-                    f"{dtype!r} is no dtype; expected torch.float32, amp.dtype and the like, or dtypes by output: "
+                    f"{dtype!r} is not a dtype; expected torch.float32, amp.dtype and the like, or dtypes by output: "
                     "{'loss': torch.float32, 'logits': amp.dtype}, of a tuple {0: torch.float32}"
                 )
 

@@ -19,15 +19,15 @@ class OneValue(UserWarning):
     """Warning about a tensor with a single element, of which only the dtype can be checked."""
 
 
-def check_fp32(tensor: torch.Tensor, where: Conditions, *, name: str) -> None:
+def check_fp32(tensor: torch.Tensor, conditions: Conditions, *, name: str) -> None:
     """Check that ``tensor`` is float32 and was never rounded to the low dtype. See ``Amp.check_fp32``."""
-    low = where.precision.dtype
+    low = conditions.precision.dtype
     if tensor.dtype != torch.float32:
-        raise _failure(f"{name} is {dtype_name(tensor.dtype)}, it should be float32", where, tensor)
+        raise _failure(f"{name} is {dtype_name(tensor.dtype)}, it should be float32", conditions, tensor)
     values = finite_values(tensor)
     distinct = int(torch.unique(values).numel())
     if is_hollow(tensor, low):
-        raise _failure(f"{name} is float32 but holds only values that {dtype_name(low)} has", where, tensor)
+        raise _failure(f"{name} is float32, but {dtype_name(low)} represents all its values", conditions, tensor)
     if distinct >= ENOUGH or not all_in(values, low):
         return
     lost = int((~stored_values(tensor.detach()).isfinite()).sum())
@@ -35,8 +35,10 @@ def check_fp32(tensor: torch.Tensor, where: Conditions, *, name: str) -> None:
         raise AmpFailure(
             f"{name}: {lost} of {tensor.numel()} values are not finite",
             label_before="expected",
-            before="float32, with values between those of the low dtype",
-            now=where.now(f"{distinct} distinct finite values other than zero, each of which {dtype_name(low)} has"),
+            before="float32, with values that the low dtype cannot represent",
+            now=conditions.now(
+                f"{distinct} distinct finite values other than zero, each of which {dtype_name(low)} has"
+            ),
             likely=f"they were beyond {torch.finfo(low).max:.5g}, where {dtype_name(low)} ends: float32 before that",
         )
     if values.numel() >= ENOUGH:
@@ -44,8 +46,8 @@ def check_fp32(tensor: torch.Tensor, where: Conditions, *, name: str) -> None:
             f"{name} has {values.numel()} values other than zero, of which {distinct} are distinct, and "
             f"{dtype_name(low)} has each of them",
             label_before="expected",
-            before="float32, with values between those of the low dtype",
-            now=where.now(f"{', '.join(f'{value:g}' for value in torch.unique(values)[:4].tolist())}, ..."),
+            before="float32, with values that the low dtype cannot represent",
+            now=conditions.now(f"{', '.join(f'{value:g}' for value in torch.unique(values)[:4].tolist())}, ..."),
             likely="it collapsed: values that differ became one in the low dtype. What is meant to have so few, a mask "
             "or counts, is checked by its dtype alone",
         )
@@ -63,17 +65,17 @@ def check_fp32(tensor: torch.Tensor, where: Conditions, *, name: str) -> None:
     )
 
 
-def _failure(what: str, where: Conditions, tensor: torch.Tensor) -> AmpFailure:
+def _failure(what: str, conditions: Conditions, tensor: torch.Tensor) -> AmpFailure:
     kind = dtype_name(tensor.dtype)
     likely = f"what it was made of is {kind}: autocast makes none"
     if tensor.dtype == torch.float32:
-        likely = "it was computed in the low dtype, or rounded on its way, and cast back"
+        likely = "it was computed in the low dtype or rounded to it, and cast back to float32"
     elif tensor.dtype in LOW:
         likely = f"it was computed in {kind}, or cast to it: .float() before it keeps float32"
     return AmpFailure(
         what,
         label_before="expected",
-        before="float32, with values between those of the low dtype",
-        now=where.now(kind),
+        before="float32, with values that the low dtype cannot represent",
+        now=conditions.now(kind),
         likely=likely,
     )

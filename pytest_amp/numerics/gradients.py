@@ -8,7 +8,7 @@ from functools import partial
 
 import torch
 
-from pytest_amp.cases import Case, expect_python
+from pytest_amp.cases import Case, expect_python, named_buffers
 from pytest_amp.failure import AmpFailure, is_usage_error
 from pytest_amp.numerics import predicted as rounding
 from pytest_amp.numerics import tolerance as limits
@@ -23,7 +23,7 @@ from pytest_amp.numerics.manual_cast_comparison import check_reference, check_un
 from pytest_amp.numerics.nonfinite import likely_origin, not_finite_in_float32
 from pytest_amp.numerics.prediction import Prediction, predict
 from pytest_amp.numerics.program import check_program
-from pytest_amp.numerics.realised import realise, realise_beside_float32
+from pytest_amp.numerics.realised import realise, realise_and_run_float32
 from pytest_amp.numerics.spread import Errors, other_draws, over_seeds, worst_share
 from pytest_amp.numerics.step import Step
 from pytest_amp.precision import dtype_name
@@ -32,21 +32,22 @@ from pytest_amp.record import Observe
 __tracebackhide__ = is_usage_error
 
 
-def check_gradients(case: Case, where: Conditions, observe: Observe, *, tolerance: float | None = None) -> None:
+def check_gradients(case: Case, conditions: Conditions, observe: Observe, *, tolerance: float | None = None) -> None:
     """Run ``case`` in mixed precision and compare everything that it computes with its prediction.
 
     See ``Amp.check_gradients`` for the comparison. Raises AmpFailure.
     """
-    expect_python(case.realise(seed=where.seed).model, case=case.name)
-    realised, fp32 = realise_beside_float32(case, where)
+    expect_python(case.realise(seed=conditions.seed).model, case=case.name)
+    realised, fp32 = realise_and_run_float32(case, conditions)
     wrong = [name for name, value in fp32.named().items() if not value.isfinite().all()]
     if wrong:
-        raise not_finite_in_float32(case, realised, where, wrong)
-    with runs_under(case, where, also=", or in float64, which it is held against"):
-        prediction = predict(case, realised, where.device, where.precision, seed=where.seed)
-    run = CaseRun(case, realised, where, prediction, fp32, tolerance)
-    further = other_draws(case, where, lambda seed: run.step_of(seed, prediction.loss_scale))
+        raise not_finite_in_float32(case, realised, conditions, wrong)
+    with runs_under(case, conditions, also=", or in float64, which is its reference"):
+        prediction = predict(case, realised, conditions.device, conditions.precision, seed=conditions.seed)
+    run = CaseRun(case, realised, conditions, prediction, fp32, tolerance)
+    further = other_draws(case, conditions, lambda seed: run.step_of(seed, prediction.loss_scale))
     amp = run.step()
+    _check_buffers_exist(run, amp)
     _check_present(run, amp)
     _check_dtypes(run, amp)
     _check_finite(run, amp)
@@ -54,11 +55,11 @@ def check_gradients(case: Case, where: Conditions, observe: Observe, *, toleranc
         observe(f"{case.name}/summary.not_replayed", run.unreplayed, kind="state")
         check_unreplayed(run, amp, run.unreplayed)
         return
-    float32 = partial(float32_errors, case, realised, fp32, prediction, where)
-    compared = compare(prediction, amp, fp32, u=where.precision.u, float32=float32)
-    if _is_at_a_cliff(run):
+    float32 = partial(float32_errors, case, realised, fp32, prediction, conditions)
+    compared = compare(prediction, amp, fp32, u=conditions.precision.u, float32=float32)
+    if _is_near_discontinuity(run):
         observe(f"{case.name}/summary.redrawn", 1, kind="count", unit="draws")
-        check_gradients(case, replace(where, seed=where.seed + 1), observe)
+        check_gradients(case, replace(conditions, seed=conditions.seed + 1), observe)
         return
     _observe(run, compared, further, observe)
     if tolerance is None:
@@ -70,19 +71,36 @@ def check_gradients(case: Case, where: Conditions, observe: Observe, *, toleranc
     if tolerance is None and prediction.predicted is not None:
         check_dtypes_given(run, compared, observe)
         check_distance(run, compared)
-        rounding.check_operators(case, where, run.operators, observe)
+        rounding.check_operators(case, conditions, run.operators, observe)
+
+
+def _check_buffers_exist(run: CaseRun, amp: Step) -> None:
+    """Check that a step has the buffers of manual casts; a forward pass may register buffers, and delete them."""
+    expected = run.prediction.reference.buffers
+    differ = [name for name in {**expected, **amp.buffers} if (name in expected) != (name in amp.buffers)]
+    if differ:
+        words = {True: "exists", False: "does not exist"}
+        raise AmpFailure(
+            f"{run.what(f'buffer.{differ[0]}')} {words[differ[0] in amp.buffers]}"
+            f"{other_names([f'buffer.{name}' for name in differ])}",
+            label_before="by hand",
+            before=f"with manual casts it {words[differ[0] in expected]}",
+            now=run.conditions.now(words[differ[0] in amp.buffers]),
+            likely="the forward pass registers or deletes it under a condition that autocast changes",
+        )
 
 
 def _check_present(run: CaseRun, amp: Step) -> None:
     """Check that every gradient of the float64 step exists in mixed precision, and is zero only if it is in float64."""
     exact, actual = run.prediction.exact.named(), amp.named()
-    missing = [name for name in exact if name not in actual]
+    missing = [name for name in exact if name not in actual and not name.startswith("buffer.")]
     if missing:
         raise AmpFailure(
-            f"{run.what(missing[0])} is missing{other_names(missing)}",
+            f"{run.describe(missing[0])} is missing{other_names(missing)}",
             label_before="exact",
-            before=f"it has norm {norm(exact[missing[0]]):.3g} in float64; an optimizer leaves out what has none",
-            now=run.where.now("None"),
+            before=f"it has norm {norm(exact[missing[0]]):.3g} in float64; an optimizer skips "
+            "parameters without a gradient",
+            now=run.conditions.now("None"),
             likely="a cast, a custom function or the autocast kernel of an operator detaches it from the graph",
         )
     lost = [
@@ -90,25 +108,28 @@ def _check_present(run: CaseRun, amp: Step) -> None:
         for name in actual
         # If manual casts lose the gradient, too, it underflows as a whole.
         if not name.startswith(("output.", "buffer."))
-        and run.prediction.noise.get(name, 1.0) < 1.0 - run.where.precision.u
+        and run.prediction.noise.get(name, 1.0) < 1.0 - run.conditions.precision.u
         and actual[name].numel()
         and not actual[name].any()
         and not run.prediction.vanishes(name)
     ]
     if lost:
         raise AmpFailure(
-            f"{run.what(lost[0])} is zero{other_names(lost)}",
+            f"{run.describe(lost[0])} is zero{other_names(lost)}",
             label_before="exact",
             before=f"it has norm {norm(exact[lost[0]]):.3g} in float64",
-            now=run.where.now("all zeros"),
-            likely="the gradient is lost on its way, or underflows where it did not before",
+            now=run.conditions.now("all zeros"),
+            likely="the backward pass drops the gradient, or it underflows where it did not before",
         )
 
 
 def _check_dtypes(run: CaseRun, amp: Step) -> None:
-    """Check that gradients have their tensor's dtype, buffers keep their dtype, and outputs have the reference's."""
+    """Check that gradients have their tensor's dtype, buffers keep their dtype, and outputs have the reference's.
+
+    Buffers that the forward pass registers have the reference's dtype, too.
+    """
     parameters = dict(run.realised.model.named_parameters())
-    buffers = dict(run.realised.model.named_buffers())
+    buffers = {**run.prediction.reference.buffers, **named_buffers(run.realised.model)}
     expected = {name: (amp.gradients[name], parameters[name].dtype) for name in amp.gradients}
     expected |= {f"buffer.{name}": (value, buffers[name].dtype) for name, value in amp.buffers.items()}
     if run.prediction.same_device:
@@ -117,11 +138,11 @@ def _check_dtypes(run: CaseRun, amp: Step) -> None:
     for name, (value, dtype) in expected.items():
         if value is not None and value.dtype != dtype and not _is_cast_table(run, name, value):
             raise AmpFailure(
-                f"{run.what(name)} has dtype {dtype_name(value.dtype)}, it should have {dtype_name(dtype)}",
-                label_before="by hand" if name.startswith("output.") else "before",
+                f"{run.describe(name)} has dtype {dtype_name(value.dtype)}, it should have {dtype_name(dtype)}",
+                label_before="manual" if name.startswith("output.") else "before",
                 before=dtype_name(dtype),
-                now=run.where.now(dtype_name(value.dtype)),
-                likely="an operator on the way no longer follows its rule, or a buffer is replaced instead of updated",
+                now=run.conditions.now(dtype_name(value.dtype)),
+                likely="an operator before it no longer follows its rule, or a buffer is replaced instead of updated",
             )
 
 
@@ -131,7 +152,7 @@ def _is_cast_table(run: CaseRun, name: str, value: torch.Tensor) -> bool:
     Position tables are cast to the dtype of activations in this way. A statistic, in contrast, changes in a step.
     """
     path = name.removeprefix("buffer.")
-    initial = dict(run.realised.model.named_buffers()).get(path) if name.startswith("buffer.") else None
+    initial = named_buffers(run.realised.model).get(path) if name.startswith("buffer.") else None
     reference = run.prediction.reference.buffers.get(path)
     if initial is None or reference is None or reference.dtype != value.dtype or initial.shape != value.shape:
         return False
@@ -145,16 +166,17 @@ def _check_finite(run: CaseRun, amp: Step) -> None:
     if bad:
         count = int((~named[bad[0]].isfinite()).sum())
         raise AmpFailure(
-            f"{run.what(bad[0])} is not finite{other_names(bad)}",
-            label_before="by hand",
+            f"{run.describe(bad[0])} is not finite{other_names(bad)}",
+            label_before="manual",
             before="finite with manual casts, at the same loss scale",
-            now=run.where.now(f"{count} of {named[bad[0]].numel()} elements are not"),
-            likely=likely_origin(run.case, run.realised, run.where, run.prediction.loss_scale) or likely_cause(run),
+            now=run.conditions.now(f"{count} of {named[bad[0]].numel()} elements are not"),
+            likely=likely_origin(run.case, run.realised, run.conditions, run.prediction.loss_scale)
+            or likely_cause(run),
         )
 
 
 def _observe(run: CaseRun, compared: Sequence[Compared], further: Sequence[Errors], observe: Observe) -> None:
-    case, summary, u = run.case.name, f"{run.case.name}/summary", run.where.precision.u
+    case, summary, u = run.case.name, f"{run.case.name}/summary", run.conditions.precision.u
     error, ratio = partial(observe, kind="error", unit="relative L2"), partial(observe, kind="ratio")
     has = run.prediction.exact.gradients
     without = [name for name, p in run.realised.model.named_parameters() if p.requires_grad and has.get(name) is None]
@@ -167,7 +189,7 @@ def _observe(run: CaseRun, compared: Sequence[Compared], further: Sequence[Error
             ratio(f"{summary}.loss", tensor.error / u, unit="u |L|", allowed=run.allowed(tensor) / u)
     # Relative to the allowed error: the worst tensor may differ between runs, and may then have a larger error.
     scale, plains = (
-        run.where.tolerance_scale,
+        run.conditions.tolerance_scale,
         [{tensor.name: tensor.plain for tensor in compared}, *(p for _, p in further)],
     )
     allowed = {tensor.name: run.allowed_plain(tensor) / scale for tensor in compared}
@@ -196,7 +218,7 @@ def _lost(prediction: Prediction) -> tuple[float, str]:
 _JUDGED = 2
 
 
-def _is_at_a_cliff(run: CaseRun) -> bool:
+def _is_near_discontinuity(run: CaseRun) -> bool:
     """Return whether a case is near a discontinuity with this seed only; raises AmpFailure if with other seeds, too.
 
     At a discontinuity of the gradient (a hinge, the border between two pixels) rounding may change a whole gradient,
@@ -205,22 +227,23 @@ def _is_at_a_cliff(run: CaseRun) -> bool:
     """
     if run.tolerance is not None:
         return False
-    case, where, limit = run.case, run.where, limits.MOST_NOISE * run.where.tolerance_scale
+    case, conditions, limit = run.case, run.conditions, limits.MOST_NOISE * run.conditions.tolerance_scale
     share, group = _lost(run.prediction)
     if share <= limit:
         return False
-    seeds = range(where.seed + 1, where.seed + 1 + _JUDGED)
+    seeds = range(conditions.seed + 1, conditions.seed + 1 + _JUDGED)
     neighbours = (
-        predict(case, realise(case, where, seed=seed), where.device, where.precision, seed=seed) for seed in seeds
+        predict(case, realise(case, conditions, seed=seed), conditions.device, conditions.precision, seed=seed)
+        for seed in seeds
     )
     if all(_lost(other)[0] <= limit for other in neighbours):
         return True
     now, likely = why_lost(run, group, share)
     raise AmpFailure(
-        f"{case.name}: {run.prediction.whose} loses {share:.0%} of the {group} under {where}",
+        f"{case.name}: {run.prediction.whose} loses {share:.0%} of the {group} under {conditions}",
         label_before="exact",
-        before=f"relative L2 distance from float64; up to {limits.MOST_NOISE:.0%} is taken for rounding",
-        now=where.now(now),
+        before=f"relative L2 distance from float64; up to {limits.MOST_NOISE:.0%} counts as rounding",
+        now=conditions.now(now),
         likely=run.unseeded() or likely,
     )
 
@@ -230,7 +253,8 @@ def _check_errors(run: CaseRun, compared: Sequence[Compared]) -> None:
     bad = sorted((tensor for tensor in compared if exceeds(tensor.error, run.allowed(tensor))), key=_by_excess)
     if bad and run.tolerance is None and run.prediction.predicted is not None:
         bad = not_acquitted(run, bad)
-        bad = confirmed(bad, run.case, run.where, run.step_of, limit=limits.EXCESS, certain=limits.CERTAIN)
+        any_order = bool(bad) and run.adds_in_any_order
+        bad = confirmed(bad, run.case, run.conditions, run.step_of, limit=limits.EXCESS, any_order=any_order)
     if bad:
         worst = bad[0]
         why = (
@@ -239,28 +263,29 @@ def _check_errors(run: CaseRun, compared: Sequence[Compared]) -> None:
             else "the given tolerance"
         )
         raise AmpFailure(
-            f"{run.what(worst.name)} is off by {worst.error:.3g}, allowed are {run.allowed(worst):.3g}"
+            f"{run.describe(worst.name)} has an error of {worst.error:.3g}, more than the allowed "
+            f"{run.allowed(worst):.3g}"
             f"{other_names([tensor.name for tensor in bad])}",
             label_before="exact",
             before=f"relative L2 distance from float64; {why}",
-            now=run.where.now(f"{worst.error:.3g}"),
+            now=run.conditions.now(f"{worst.error:.3g}"),
             likely=_above(run, worst) or likely_cause(run),
         )
     plain = sorted((tensor for tensor in compared if exceeds(tensor.plain, run.allowed_plain(tensor))), key=_by_excess)
-    if plain and not rounding.rounds_by_itself(run.case, run.realised, run.where):
+    if plain and not rounding.rounds_by_itself(run.case, run.realised, run.conditions):
         raise AmpFailure(
-            f"{run.what(plain[0].name)} is off float32 by {plain[0].plain:.3g}, allowed are "
+            f"{run.describe(plain[0].name)} differs from float32 by {plain[0].plain:.3g}, more than the allowed "
             f"{run.allowed_plain(plain[0]):.3g}{other_names([tensor.name for tensor in plain])}",
             label_before="fp32",
             before=f"E(amp, fp32); E(amp, float64) is {plain[0].error:.3g}",
-            now=run.where.now(f"{plain[0].plain:.3g}"),
+            now=run.conditions.now(f"{plain[0].plain:.3g}"),
             likely="float32 itself is far from float64: TF32, or a broken float32 kernel",
         )
 
 
 def _above(run: CaseRun, worst: Compared) -> str | None:
     """Return the cause if the ``tolerance`` argument is smaller than the error that rounding explains, else None."""
-    if run.tolerance is None or worst.error > worst.allowed * run.where.tolerance_scale:
+    if run.tolerance is None or worst.error > worst.allowed * run.conditions.tolerance_scale:
         return None
     return f"the tolerance: the predicted rounding alone is {worst.noise:.3g}, and explains {worst.allowed:.3g}"
 
@@ -270,30 +295,30 @@ def _by_excess(tensor: Compared) -> float:
 
 
 def _check_counts(run: CaseRun, amp: Step) -> None:
-    """Check that integer buffers are exact."""
-    exact = run.prediction.exact.buffers
+    """Check that integer buffers are exact, or equal to the reference's if only an autocast region registers them."""
+    exact = {**run.prediction.reference.buffers, **run.prediction.exact.buffers}
     for name, value in amp.buffers.items():
         if not is_inexact(value) and not torch.equal(value.cpu(), exact[name].cpu()):
             raise AmpFailure(
-                f"{run.what(f'buffer.{name}')} is {value.flatten()[:4].tolist()}, without autocast it is "
+                f"{run.describe(f'buffer.{name}')} is {value.flatten()[:4].tolist()}, without autocast it is "
                 f"{exact[name].flatten()[:4].tolist()}",
-                now=run.where.now("another count"),
+                now=run.conditions.now("the count differs"),
             )
 
 
 def _check_hollow(run: CaseRun, amp: Step) -> None:
     """Check that no float32 tensor has low-precision values only, unless its prediction does (as a cast may)."""
-    dtype, predicted = run.where.precision.dtype, run.prediction.predicted if run.tolerance is None else None
+    dtype, predicted = run.conditions.precision.dtype, run.prediction.predicted if run.tolerance is None else None
     model = (predicted or run.prediction.exact).as_left()
     for name, value in amp.as_left().items():
         if name not in model or not (predicted or name.startswith("buffer.")):
             continue
-        is_wide = value.dtype in (torch.float32, torch.complex64)
-        if is_wide and is_hollow(value, dtype) and is_hollow(model[name].to(value.dtype), dtype) is False:
+        is_float32 = value.dtype in (torch.float32, torch.complex64)
+        if is_float32 and is_hollow(value, dtype) and is_hollow(model[name].to(value.dtype), dtype) is False:
             raise AmpFailure(
-                f"{run.what(name)} is {dtype_name(value.dtype)} but holds only values that {dtype_name(dtype)} has",
+                f"{run.describe(name)} is {dtype_name(value.dtype)}, but {dtype_name(dtype)} represents all its values",
                 label_before="exact" if predicted is None else "predicted",
-                before="it has values between them",
-                now=run.where.now("rounded on the way"),
+                before="values that the low dtype cannot represent",
+                now=run.conditions.now("it was rounded to the low dtype"),
                 likely="it is computed or stored in the low dtype, and then cast",
             )

@@ -9,7 +9,7 @@ from pytest_amp.devices import DeviceKind
 from pytest_amp.failure import AmpFailure, is_usage_error
 from pytest_amp.numerics import tolerance as limits
 from pytest_amp.numerics.case_run import CaseRun, likely_cause, other_names
-from pytest_amp.numerics.compare import Compared, median_distance, same
+from pytest_amp.numerics.compare import Compared, confirmed, median_distance, same
 from pytest_amp.numerics.draws import NotReplayed
 from pytest_amp.numerics.order import different_bits, same_step
 from pytest_amp.numerics.repeated import expect_repeatable
@@ -28,24 +28,49 @@ def check_reference(run: CaseRun, amp: Step, compared: Sequence[Compared]) -> No
     if not bad and median is not None and median_distance(compared) > median:
         bad = list(compared)
     elif not bad:
-        bad = [tensor for tensor in compared if tensor.distance > limits.WORST_DISTANCE * run.where.tolerance_scale]
+        bad = _too_far(run, compared)
     if bad:
         worst = max(bad, key=lambda tensor: tensor.distance)
         raise AmpFailure(
-            f"{run.what(worst.name)} is not what manual casts give; {len(bad)} of {len(compared)} tensors differ",
-            label_before="by hand",
-            before=f"off exact by {worst.noise:.4g}",
-            now=run.where.now(f"off exact by {worst.error:.4g} and off that by {worst.distance:.2g} times the noise"),
+            f"{run.describe(worst.name)} differs from manual casts, as do {len(bad)} of {len(compared)} tensors",
+            label_before="manual",
+            before=f"error {worst.noise:.4g}",
+            now=run.conditions.now(f"error {worst.error:.4g}, {worst.distance:.2g} times the noise from manual casts"),
             likely=likely_cause(run),
         )
 
 
+def _too_far(run: CaseRun, compared: Sequence[Compared]) -> list[Compared]:
+    """Return the tensors that are too far from manual casts', worst first, and not by chance.
+
+    After reductions in any order the two steps are independent draws of the same errors.
+    """
+    limit = limits.WORST_DISTANCE
+    bad = [tensor for tensor in compared if tensor.distance > limit * run.conditions.tolerance_scale]
+    if not bad or run.prediction.predicted is None:
+        return bad
+    any_order = run.adds_in_any_order
+    return confirmed(
+        sorted(bad, key=_by_distance, reverse=True),
+        run.case,
+        run.conditions,
+        run.step_of,
+        limit=limits.FARTHEST if any_order else limit,
+        measure=_by_distance,
+        any_order=any_order,
+    )
+
+
+def _by_distance(tensor: Compared) -> float:
+    return tensor.distance
+
+
 def median_allowed(run: CaseRun, compared: Sequence[Compared]) -> float | None:
     """Return the largest allowed median distance from manual casts; None if an accelerator sums in another order."""
-    on_cpu, prediction = run.where.device.kind is DeviceKind.CPU, run.prediction
+    on_cpu, prediction = run.conditions.device.kind is DeviceKind.CPU, run.prediction
     ordered = on_cpu or prediction.predicted is None or all(tensor.equal for tensor in compared)
     is_bitwise = run.tolerance is None and prediction.same_device and ordered
-    return limits.MEDIAN_DISTANCE * run.where.tolerance_scale if is_bitwise else None
+    return limits.MEDIAN_DISTANCE * run.conditions.tolerance_scale if is_bitwise else None
 
 
 def check_unreplayed(run: CaseRun, amp: Step, reason: str) -> None:
@@ -62,10 +87,10 @@ def check_unreplayed(run: CaseRun, amp: Step, reason: str) -> None:
     bits = sorted(_different_bits(run, amp, different))
     if bits:
         raise AmpFailure(
-            f"{run.what(bits[0])} is not what manual casts give{other_names(bits)}",
-            label_before="by hand",
+            f"{run.describe(bits[0])} differs from manual casts{other_names(bits)}",
+            label_before="manual",
             before="the same bits, with the same random numbers",
-            now=run.where.now("other bits"),
+            now=run.conditions.now("different bits"),
             likely=f"an operator does not follow its rule; or {reason}",
         )
 
@@ -74,22 +99,25 @@ def _different_bits(run: CaseRun, amp: Step, different: frozenset[str]) -> froze
     """Return the tensors of ``different`` that still differ bitwise from manual casts' with deterministic reductions.
 
     On a CPU the step is run once more to decide. On an accelerator torch uses deterministic kernels, and warns about
-    operators without one.
+    operators without one, but not about all: no bits are compared after an operator whose model adds in any order.
     """
-    where, prediction = run.where, run.prediction
-    if not different or (where.device.kind is not DeviceKind.CPU and prediction.predicted is None):
+    conditions, prediction = run.conditions, run.prediction
+    if not different or (conditions.device.kind is not DeviceKind.CPU and prediction.predicted is None):
         return frozenset()
-    if where.device.kind is DeviceKind.CPU:
+    if conditions.device.kind is DeviceKind.CPU:
         if same_step(run.step(), amp):
             return different
-        expect_repeatable(run.case, run.realised, run.fp32, where)
+        expect_repeatable(run.case, run.realised, run.fp32, conditions)
         return frozenset()
 
-    def by_hand() -> Step:
-        realised = run.realised.on(where.device.torch_device)
-        return run_step(run.case, realised, prediction.region, seed=where.seed, loss_scale=prediction.loss_scale)
+    if run.adds_in_any_order:
+        return frozenset()
 
-    bits = different_bits(run.step, by_hand)
+    def manual_step() -> Step:
+        realised = run.realised.on(conditions.device.torch_device)
+        return run_step(run.case, realised, prediction.region, seed=conditions.seed, loss_scale=prediction.loss_scale)
+
+    bits = different_bits(run.step, manual_step)
     if bits is None:
-        expect_repeatable(run.case, run.realised, run.fp32, where)
+        expect_repeatable(run.case, run.realised, run.fp32, conditions)
     return bits or frozenset()

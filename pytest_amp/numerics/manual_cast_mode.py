@@ -11,7 +11,7 @@ import torch
 
 from pytest_amp import torch_private
 from pytest_amp.rules import spec
-from pytest_amp.rules.manual_casts import Invocation, cast_by_hand, dtype_argument, is_eligible
+from pytest_amp.rules.manual_casts import Invocation, dtype_argument, is_eligible, manual_plan
 from pytest_amp.rules.spec import Coverage, Rule, RuleName
 
 #: The original functions, even while ``asked_for_autocast`` replaces those of ``torch``.
@@ -24,7 +24,7 @@ def rules_are_known(device_type: str) -> bool:
 
 
 @contextlib.contextmanager
-def hand_cast(device_type: str, dtype: torch.dtype | None = None) -> Iterator[None]:
+def manual_casts(device_type: str, dtype: torch.dtype | None = None) -> Iterator[None]:
     """Replace autocast's kernels by manual casts by the rules of the spec inside the block.
 
     With a ``dtype`` the block replaces an autocast region, whether autocast is enabled around it or not; without a
@@ -37,9 +37,9 @@ def hand_cast(device_type: str, dtype: torch.dtype | None = None) -> Iterator[No
     autocast does (``cached_cast`` in aten/src/ATen/autocast_mode.cpp). Recomputation by ``torch.utils.checkpoint``
     happens in the backward pass, outside the block, and is torch's own.
     """
-    by_hand = _ByHand(device_type, _rules(device_type), dtype, _state(device_type))
-    overloads = {name: torch_private.find_overload(name) for name in by_hand.rules}
-    with torch_private.intercepted_calls(overloads, by_hand.run):
+    casts = _ManualCasts(device_type, _rules(device_type), dtype, _state(device_type))
+    overloads = {name: torch_private.find_overload(name) for name in casts.rules}
+    with torch_private.intercepted_calls(overloads, casts.run):
         yield
 
 
@@ -88,7 +88,7 @@ def _state(device_type: str) -> tuple[bool, torch.dtype]:
 
 
 @dataclass
-class _ByHand:
+class _ManualCasts:
     """Handler that runs operators by their rules.
 
     ``stands_for`` is the dtype of the region that the block replaces, and ``around`` the autocast state on entry.
@@ -115,7 +115,7 @@ class _ByHand:
         with torch_private.without_interception():
             if rule.name is RuleName.LOWER_PRECISION_FP:
                 invocation = invocation.mapped(lambda tensor: self._cached(tensor, dtype) if dtype == low else tensor)
-            plan = cast_by_hand(rule.name, invocation, device_type=self.device_type, dtype=dtype)
+            plan = manual_plan(rule.name, invocation, device_type=self.device_type, dtype=dtype)
             with warnings.catch_warnings():
                 if rule.own_kernel is not None:
                     # cuDNN warns that the cast weights of a recurrent layer are not in one buffer.

@@ -96,8 +96,8 @@ def origin_in_step(  # noqa: PLR0913  # keywords of one step
     origins = _recorded(case, realised, device, region, seed, loss_scale, hidden=hidden)
     if not origins.records:
         return None
-    wide = _recorded(case, realised, device, contextlib.nullcontext, seed, loss_scale, hidden=True)
-    return origins.first(without=wide)
+    float32_records = _recorded(case, realised, device, contextlib.nullcontext, seed, loss_scale, hidden=True)
+    return origins.first(without=float32_records)
 
 
 @contextlib.contextmanager
@@ -123,24 +123,24 @@ def recorded_origins(device: torch.device) -> Iterator[Origins]:
         yield origins
 
 
-def likely_origin(case: Case, realised: Realised, where: Conditions, loss_scale: float) -> str | None:
+def likely_origin(case: Case, realised: Realised, conditions: Conditions, loss_scale: float) -> str | None:
     """Return the origin of non-finite values of a step in mixed precision, as the likely cause of a failure.
 
     The result is None if the step is finite when it is rerun.
     """
-    device = where.device.torch_device
-    origin = origin_in_step(case, realised, device, where.region, seed=where.seed, loss_scale=loss_scale)
+    device = conditions.device.torch_device
+    origin = origin_in_step(case, realised, device, conditions.region, seed=conditions.seed, loss_scale=loss_scale)
     return None if origin is None else str(origin)
 
 
-def not_finite_in_float32(case: Case, realised: Realised, where: Conditions, names: Sequence[str]) -> AmpFailure:
+def not_finite_in_float32(case: Case, realised: Realised, conditions: Conditions, names: Sequence[str]) -> AmpFailure:
     """Return the failure of a case whose step without autocast has tensors, ``names``, that are not finite."""
-    device = where.device.torch_device
-    origin = _recorded(case, realised, device, contextlib.nullcontext, where.seed, 1.0).first()
+    device = conditions.device.torch_device
+    origin = _recorded(case, realised, device, contextlib.nullcontext, conditions.seed, 1.0).first()
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return AmpFailure(
         f"{case.name} is not finite in float32, without autocast ({', '.join(names[:3])}{more})",
-        now=where.now("the batch, or a parameter, is not finite" if origin is None else origin.now),
+        now=conditions.now("the batch, or a parameter, is not finite" if origin is None else origin.now),
         likely="the model, its batch or its loss: there is nothing to hold mixed precision against"
         + ("" if origin is None else f". {origin.why}; take {origin.advice}"),
     )

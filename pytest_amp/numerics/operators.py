@@ -23,7 +23,7 @@ from pytest_amp.numerics.oracle.module_places import Places
 from pytest_amp.numerics.oracle.observer import ObservedCall, Observer
 from pytest_amp.numerics.oracle.operation import LOW
 from pytest_amp.numerics.predicted import fault_failure
-from pytest_amp.numerics.prediction import by_hand
+from pytest_amp.numerics.prediction import manual_region
 from pytest_amp.numerics.step import run_step
 from pytest_amp.precision.float32 import float32_precision
 from pytest_amp.record import Observe
@@ -54,7 +54,7 @@ def measure_operator(
     name: str,
     function: Callable[..., Tensor],
     arguments: Sequence[Tensor],
-    where: Conditions,
+    conditions: Conditions,
     *,
     has_regions: bool = False,
 ) -> MeasuredOperator:
@@ -63,10 +63,10 @@ def measure_operator(
     Gradients are computed for the floating-point arguments, with a random incoming gradient. If a ``function``
     ``has_regions``, its prediction runs them, too.
     """
-    low, device, seed = where.precision.dtype, where.device, where.seed
+    low, device, seed = conditions.precision.dtype, conditions.device, conditions.seed
     case = _case_of(name, function, arguments, seed=seed)
     realised = case.realise(seed=seed)
-    region = by_hand(device, where.precision, inside=has_regions)
+    region = manual_region(device, conditions.precision, inside=has_regions)
     predictors = [oracle.Predictor(device.type, rounds=rounds) for rounds in (False, True)]
     exact, predicted = (
         oracle.run_virtual(case, realised.on(device.torch_device), region, predictor, seed=seed)
@@ -75,30 +75,30 @@ def measure_operator(
     real = realised.on(device.torch_device)
     observer = Observer(device.type, low, Places(real.model))
     with observer.on(spec.expected(device.type, torch.__version__)):
-        step = run_step(case, real, where.region, seed=seed)
+        step = run_step(case, real, conditions.region, seed=seed)
     actual, known, model = (_tensors(result.named()) for result in (step, exact.step, predicted.step))
     # A float32 result of float32 inputs that has low-precision values only was rounded, even if its prediction has
     # low-precision values only, too.
     kept_low = any(call.model.name is ModelName.RUNNING_SUM and low in call.given for call in observer.observed_calls)
-    wide = any(x.dtype == torch.float32 for x in arguments) and not kept_low
+    takes_float32 = any(x.dtype == torch.float32 for x in arguments) and not kept_low
     excess = {key: _excess(value, model[key], known[key], low) for key, value in actual.items()}
     hollow = (
         key
         for key, value in actual.items()
         if value.dtype not in LOW
         and is_hollow(value, low)
-        and (wide or not is_hollow(model[key].to(torch.float32), low))
+        and (takes_float32 or not is_hollow(model[key].to(torch.float32), low))
     )
     if predictors[1].unmodelled:
         excess = {}  # the rounding of the kernels is known only up to a factor, which the faults respect
     dtypes = {key: value.dtype for key, value in actual.items()}
-    return _measured(name, observer.observed_calls, where, excess=excess, hollow=tuple(hollow), dtypes=dtypes)
+    return _measured(name, observer.observed_calls, conditions, excess=excess, hollow=tuple(hollow), dtypes=dtypes)
 
 
 def _measured(  # noqa: PLR0913  # keywords of one measurement
     name: str,
     calls: Sequence[ObservedCall],
-    where: Conditions,
+    conditions: Conditions,
     *,
     excess: Mapping[str, float],
     hollow: tuple[str, ...],
@@ -107,8 +107,8 @@ def _measured(  # noqa: PLR0913  # keywords of one measurement
     """Return a measurement, with the faults, signatures and problems of the ``calls``."""
     return MeasuredOperator(
         excess,
-        tuple(verdict.faults(calls, where.precision.dtype, where.tolerance_scale)),
-        oracle.trace_of(name, calls, where.device.type).signatures(),
+        tuple(verdict.faults(calls, conditions.precision.dtype, conditions.tolerance_scale)),
+        oracle.trace_of(name, calls, conditions.device.type).signatures(),
         hollow,
         dtypes,
         tuple(call for call in calls if call.problem is not None),
@@ -149,7 +149,7 @@ def _errors(value: Tensor, model: Tensor, exact: Tensor) -> tuple[float, float]:
     return relative_error(value[finite], exact[finite]), relative_error(model[finite], exact[finite])
 
 
-def measure_registered(overload: str, where: Conditions) -> dict[str, MeasuredOperator]:
+def measure_registered(overload: str, conditions: Conditions) -> dict[str, MeasuredOperator]:
     """Run each sample of a qualified overload under autocast, forward and, if it is differentiable, backward.
 
     Every operator that it consists of is compared with its rounding model on its real inputs; the result is by number
@@ -158,28 +158,28 @@ def measure_registered(overload: str, where: Conditions) -> dict[str, MeasuredOp
     """
     measured = {}
     for number, sample in enumerate(samples(overload)):
-        calls = _observed(overload, sample, where)
-        measured[str(number)] = _measured(overload, calls, where, excess={}, hollow=(), dtypes={})
+        calls = _observed(overload, sample, conditions)
+        measured[str(number)] = _measured(overload, calls, conditions, excess={}, hollow=(), dtypes={})
     return measured
 
 
-def _observed(overload: str, sample: Sample, where: Conditions) -> tuple[ObservedCall, ...]:
+def _observed(overload: str, sample: Sample, conditions: Conditions) -> tuple[ObservedCall, ...]:
     """Observe a sample with gradients of all real arguments, else of the first, else of none: some have no gradient."""
     leaves, spec_of = torch_private.flat((sample.arguments, dict(sample.keywords)))
     real = [number for number, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and _is_real(leaf)]
     for differentiated in (real, real[:1], []):
-        seed_torch(where.seed)
+        seed_torch(conditions.seed)
         moved = [
-            leaf.detach().to(where.device.torch_device, copy=True).requires_grad_(number in differentiated)
+            leaf.detach().to(conditions.device.torch_device, copy=True).requires_grad_(number in differentiated)
             if isinstance(leaf, Tensor)
             else leaf
             for number, leaf in enumerate(leaves)
         ]
         args, kwargs = torch_private.unflat(moved, spec_of)
-        observer = Observer(where.device.type, where.precision.dtype)
+        observer = Observer(conditions.device.type, conditions.precision.dtype)
         try:
             with observer.on({}), float32_precision("ieee"):
-                with where.region():
+                with conditions.region():
                     results = torch_private.flat(torch_private.find_overload(overload)(*args, **kwargs))[0]
                 ends = [
                     result
@@ -207,13 +207,13 @@ def _incoming(value: Tensor) -> Tensor:
 def confirmed_operator(draw: Callable[[], MeasuredOperator], *, seed: int) -> MeasuredOperator:
     """Seed torch and return the measurement of ``draw``; if an excess is doubtful, with the median of three draws.
 
-    An excess is doubtful up to ``tolerance.CERTAIN``, as for tensors: no threshold applies to a single draw. A single
-    element whose rounding flips can make most of the error of a few hundred.
+    As for tensors, a single draw is no fault: a single element whose rounding flips can make most of the error of a few
+    hundred. An excess that is not finite is not drawn again.
     """
     seed_torch(seed)
     first = draw()
     doubtful = [key for key, value in first.excess.items() if value > verdict.EXCESS]
-    if not doubtful or any(first.excess[key] > tolerance.CERTAIN for key in doubtful):
+    if not doubtful or not all(math.isfinite(first.excess[key]) for key in doubtful):
         return first
     draws = [first]
     for other in (seed + 1, seed + 2):
@@ -247,7 +247,7 @@ def _tensors(named: Mapping[str, Tensor]) -> dict[str, Tensor]:
     }
 
 
-def check_operator(name: str, sizes: Mapping[str, MeasuredOperator], where: Conditions, observe: Observe) -> None:
+def check_operator(name: str, sizes: Mapping[str, MeasuredOperator], conditions: Conditions, observe: Observe) -> None:
     """Compare the measurements of an operator at each size with its model.
 
     Raises AmpFailure for an operator with a larger error than its rounding (bounds: ``oracle.verdict``), for a float32
@@ -255,36 +255,37 @@ def check_operator(name: str, sizes: Mapping[str, MeasuredOperator], where: Cond
     """
     for size, measured in sizes.items():
         for key, value in measured.excess.items():
-            limit = verdict.EXCESS * where.tolerance_scale
+            limit = verdict.EXCESS * conditions.tolerance_scale
             observe(f"{name}/{size}/{key}", value, kind="ratio", unit="noise", allowed=limit)
         if measured.shares:
             least = min(measured.shares.values())
             observe(f"{name}/{size}/signature", least, kind="ratio", unit="share of elements")
-        _check_size(f"{name}, {size}", measured, where)
+        _check_size(f"{name}, {size}", measured, conditions)
 
 
-def _check_size(name: str, measured: MeasuredOperator, where: Conditions) -> None:
+def _check_size(name: str, measured: MeasuredOperator, conditions: Conditions) -> None:
     if measured.problems:
         lost = measured.problems[0]
         raise AmpFailure(f"{name}: the rounding oracle cannot follow {lost.operator}", now=lost.problem)
     if measured.faults:
         fault = measured.faults[0]
-        what = f"{name}: {fault.operator}, {fault.call.place.direction.value}, {fault.what} under {where}"
-        raise fault_failure(what, fault, where)
+        what = f"{name}: {fault.operator}, {fault.call.place.direction.value}, {fault.what} under {conditions}"
+        raise fault_failure(what, fault, conditions)
     if measured.hollow:
         raise AmpFailure(
-            f"{name}: {measured.hollow[0]} is float32 but holds only values that {where.precision.dtype_name} has",
+            f"{name}: {measured.hollow[0]} is float32, but {conditions.precision.dtype_name} represents all its values",
             label_before="predicted",
-            before="values between those of the low dtype",
-            now=where.now("rounded on the way"),
-            likely="an operator rounds on its way, and casts back at the end",
+            before="values that the low dtype cannot represent",
+            now=conditions.now("it was rounded to the low dtype"),
+            likely="an operator rounds an intermediate result, and casts its result back",
         )
     worst = max(measured.excess, key=lambda key: measured.excess[key], default="")
-    if worst and measured.excess[worst] > verdict.EXCESS * where.tolerance_scale:
+    if worst and measured.excess[worst] > verdict.EXCESS * conditions.tolerance_scale:
         raise AmpFailure(
-            f"{name}: {worst} is off by {measured.excess[worst]:.3g} times its predicted rounding under {where}",
+            f"{name}: the error of {worst} is {measured.excess[worst]:.3g} times its predicted rounding "
+            f"under {conditions}",
             label_before="predicted",
             before=f"at most {verdict.EXCESS} times, at every length",
-            now=where.now(f"{measured.excess[worst]:.3g}"),
-            likely="the operator does not follow its rule, or computes or adds up in the low dtype",
+            now=conditions.now(f"{measured.excess[worst]:.3g}"),
+            likely="the operator does not follow its rule, or computes or accumulates in the low dtype",
         )

@@ -19,18 +19,15 @@ from pytest_amp.devices.region import region_state
 from pytest_amp.failure import AmpFailure, is_usage_error
 from pytest_amp.numerics import oracle, tolerance
 from pytest_amp.numerics.errors import is_inexact, norm, relative_error
-from pytest_amp.numerics.manual_cast_mode import hand_cast, rules_are_known
+from pytest_amp.numerics.loss_scale import at_largest_scale
+from pytest_amp.numerics.manual_cast_mode import manual_casts, rules_are_known
 from pytest_amp.numerics.nonfinite import NotFinite, origin_in_step
 from pytest_amp.numerics.step import Region, Step, run_step
 from pytest_amp.numerics.widened import float64_in_region
-from pytest_amp.precision import FP16, Precision
+from pytest_amp.precision import Precision
 from pytest_amp.text.quoted import quoted
 
 __tracebackhide__ = is_usage_error
-
-#: GradScaler's first scale (torch/amp/grad_scaler.py), with which fp16 gradients do not underflow.
-FIRST_LOSS_SCALE = 2.0**16
-LOSS_SCALE_STEP = 4.0
 
 #: The device types on which the rounding models were compared with the kernels.
 ORACLE = frozenset({"cpu", "cuda"})
@@ -83,8 +80,8 @@ def predict(case: Case, realised: Realised, device: Device, precision: Precision
     """
     same_device = rules_are_known(device.type)
     exact = exact_step(case, realised, device, seed=seed)
-    where = device if same_device else find_device("cpu")
-    reference, region = _ByHand(case, realised, where, precision, seed).step()
+    reference_device = device if same_device else find_device("cpu")
+    reference, region = _ManualReference(case, realised, reference_device, precision, seed).step()
     sizes = _sizes(exact)
     noise = _errors(reference, exact, sizes)
     scale = reference.loss_scale
@@ -145,29 +142,30 @@ def step_errors(step: Step, known: Step, exact: Step) -> dict[str, float]:
 
 
 def _errors(step: Step, exact: Step, sizes: Mapping[str, float]) -> dict[str, float]:
-    """Return E(step, exact) of each tensor that both steps have."""
+    """Return E(step, exact) of each tensor that both steps have, and that has a size."""
     actual, known = step.named(), exact.named()
-    return {name: relative_error(actual[name], known[name], scale=sizes[name]) for name in known.keys() & actual.keys()}
+    names = known.keys() & actual.keys() & sizes.keys()
+    return {name: relative_error(actual[name], known[name], scale=sizes[name]) for name in names}
 
 
 def reference_step(case: Case, realised: Realised, device: Device, precision: Precision, *, seed: int) -> Step:
     """Run the step with manual casts, at the largest loss scale with finite gradients."""
-    where = device if rules_are_known(device.type) else find_device("cpu")
-    return _ByHand(case, realised, where, precision, seed).step()[0]
+    target = device if rules_are_known(device.type) else find_device("cpu")
+    return _ManualReference(case, realised, target, precision, seed).step()[0]
 
 
 def _in_float64(case: Case, realised: Realised, device: Device, *, seed: int) -> Step:
     """Run the step in float64, on ``device`` if it supports float64, else on the CPU."""
-    where = device.torch_device if _has_float64(device) else torch.device("cpu")
+    target = device.torch_device if _has_float64(device) else torch.device("cpu")
     try:
-        return run_step(case, realised.on(where, torch.float64), _float64_default, seed=seed)
+        return run_step(case, realised.on(target, torch.float64), _float64_default, seed=seed)
     except Exception as error:
         if passes(error):
             raise
         with contextlib.suppress(Exception):  # a model that runs only inside a region
-            return run_step(case, realised.on(where, torch.float64), lambda: float64_in_region(where.type), seed=seed)
+            return run_step(case, realised.on(target, torch.float64), lambda: float64_in_region(target.type), seed=seed)
         raise AmpFailure(
-            f"{case.name} does not run in float64, so there is nothing exact to hold it against",
+            f"{case.name} does not run in float64, so there is no exact reference",
             now=quoted(error),
             likely="its forward writes float32 out: take the dtype from a parameter or an input",
         ) from error
@@ -192,7 +190,7 @@ def _float64_default() -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-def by_hand(device: Device, precision: Precision, *, inside: bool) -> Region:
+def manual_region(device: Device, precision: Precision, *, inside: bool) -> Region:
     """Return mixed precision by manual casts: inside a region of autocast, or in place of one.
 
     The state of the region is set below ``torch.autocast``, so that a fault of that class is not in the reference.
@@ -201,17 +199,17 @@ def by_hand(device: Device, precision: Precision, *, inside: bool) -> Region:
     @contextlib.contextmanager
     def region() -> Iterator[None]:
         if inside:
-            with region_state(device.type, precision.dtype), hand_cast(device.type, precision.dtype):
+            with region_state(device.type, precision.dtype), manual_casts(device.type, precision.dtype):
                 yield
         else:
-            with hand_cast(device.type, precision.dtype):
+            with manual_casts(device.type, precision.dtype):
                 yield
 
     return region
 
 
 @dataclass(frozen=True)
-class _ByHand:
+class _ManualReference:
     """A case with manual casts."""
 
     case: Case
@@ -222,22 +220,26 @@ class _ByHand:
 
     def step(self) -> tuple[Step, Region]:
         """Run the step, and return it with its region, in which autocast is on for models that query its state."""
-        region = by_hand(self.device, self.precision, inside=True)
+        region = manual_region(self.device, self.precision, inside=True)
         return self._scaled(region), region
 
     def _scaled(self, region: Region) -> Step:
         """Run the step at the largest loss scale that keeps gradients finite."""
-        loss_scale = FIRST_LOSS_SCALE if self.precision.name == FP16.name else 1.0
-        while True:
+
+        def run(loss_scale: float) -> Step:
             realised = self.realised.on(self.device.torch_device)
-            step = run_step(self.case, realised, region, seed=self.seed, loss_scale=loss_scale)
-            named = step.named()
-            bad = [name for name in named if not named[name].isfinite().all()]
-            if not bad:
-                return step
-            if loss_scale == 1 or any(name.startswith("output.") for name in bad):
-                raise self._not_finite(bad, region, loss_scale)
-            loss_scale /= LOSS_SCALE_STEP
+            return run_step(self.case, realised, region, seed=self.seed, loss_scale=loss_scale)
+
+        def suffices(step: Step) -> bool:
+            """Return whether no smaller scale is of use: all is finite, or an output is not, which no scale changes."""
+            bad = _nonfinite(step)
+            return not bad or any(name.startswith("output.") for name in bad)
+
+        loss_scale, step = at_largest_scale(run, suffices, self.precision)
+        bad = _nonfinite(step)
+        if bad:
+            raise self._not_finite(bad, region, loss_scale)
+        return step
 
     def _not_finite(self, bad: list[str], region: Region, loss_scale: float) -> NotFinite:
         """Return the failure that names the operator, in the user's own region or with manual casts."""
@@ -252,6 +254,10 @@ class _ByHand:
             f"({', '.join(bad[:3])}{f' and {len(bad) - 3} more' if len(bad) > 3 else ''})",
             next((origin for origin in origins if origin is not None), None),
         )
+
+
+def _nonfinite(step: Step) -> list[str]:
+    return [name for name, tensor in step.named().items() if not tensor.isfinite().all()]
 
 
 def _sizes(exact: Step) -> dict[str, float]:

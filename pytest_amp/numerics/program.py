@@ -50,7 +50,7 @@ def check_program(run: CaseRun, observe: Observe) -> None:
     unrounded = _without_rounding(run, prediction.region)
     if unrounded is None:
         return
-    exact, u = prediction.exact, run.where.precision.u
+    exact, u = prediction.exact, run.conditions.precision.u
     own_error = step_errors(unrounded, exact, exact)
     by_rounding = step_errors(prediction.predicted, unrounded, exact)
     by_casts = step_errors(prediction.reference, unrounded, exact)
@@ -59,10 +59,10 @@ def check_program(run: CaseRun, observe: Observe) -> None:
         if name in own_error and value.numel():
             few = value.numel() < tolerance.ENOUGH  # a single draw of few errors may be small by chance
             noise = max(by_rounding[name], by_casts[name]) if few else by_rounding[name]
-            limits[name] = tolerance.allowed(noise, value.numel(), u) * run.where.tolerance_scale
+            limits[name] = tolerance.allowed(noise, value.numel(), u) * run.conditions.tolerance_scale
     bad = sorted((name for name in limits if exceeds(own_error[name], limits[name])), key=lambda name: -own_error[name])
     if bad:
-        expect_repeatable(run.case, run.realised, run.fp32, run.where)
+        expect_repeatable(run.case, run.realised, run.fp32, run.conditions)
         raise _failure(run, bad, error=own_error[bad[0]], noise=by_rounding[bad[0]])
     most = max((own_error[name] for name in limits), default=0.0)
     if most > _NOTHING:
@@ -71,12 +71,14 @@ def check_program(run: CaseRun, observe: Observe) -> None:
 
 def _without_rounding(run: CaseRun, region: Region, calls: _Calls | None = None) -> Step | None:
     """Run the step in ``region`` on virtual dtypes without rounding; return None if the oracle does not support it."""
-    device = run.where.device
+    device = run.conditions.device
     predictor = oracle.Predictor(device.type, rounds=False, notice=None if calls is None else calls.notice)
     realised, scale = run.realised.on(device.torch_device), run.prediction.loss_scale
     try:
         with contextlib.nullcontext() if calls is None else calls.followed(realised.model):
-            step = oracle.run_virtual(run.case, realised, region, predictor, seed=run.where.seed, loss_scale=scale).step
+            step = oracle.run_virtual(
+                run.case, realised, region, predictor, seed=run.conditions.seed, loss_scale=scale
+            ).step
     except oracle.CannotFollow as lost:
         receive(lost)
         return None
@@ -137,10 +139,10 @@ def _first_of_its_own(run: CaseRun) -> _Call | None:
 def _failure(run: CaseRun, bad: list[str], *, error: float, noise: float) -> OtherProgram:
     call = _first_of_its_own(run)
     return OtherProgram(
-        f"{run.what(bad[0])} is off float64 by {error:.3g} before anything is rounded{other_names(bad)}",
+        f"{run.describe(bad[0])} differs from float64 by {error:.3g} before anything is rounded{other_names(bad)}",
         label_before="expected",
         before=f"float64's values, on any dtypes; rounding takes it {noise:.3g} away",
-        now=run.where.now(
+        now=run.conditions.now(
             "no single operator shows it"
             if call is None
             else f"the first result that the float32 program does not have: {call.place}"

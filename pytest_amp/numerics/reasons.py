@@ -61,7 +61,7 @@ def _likely_of_dtypes(frames: traceback.StackSummary, model: torch.nn.Module) ->
     """Return the likely cause of arguments with different dtypes."""
     parameters = low_parameters(model)
     if parameters is not None:
-        return f"parameters that are low ({parameters}), and should be float32: autocast casts them where it has to"
+        return f"low-precision parameters ({parameters}), which should be float32: autocast casts them if required"
     if any(frame.filename == _FUNCTION for frame in frames):
         return (
             "a torch.autograd.Function that is given tensors of both dtypes: torch.amp.custom_fwd(cast_inputs=...) and "

@@ -37,21 +37,21 @@ class Roundings:
 
 
 def measure_roundings(
-    function: Callable[..., torch.Tensor], arguments: Sequence[torch.Tensor], where: Conditions
+    function: Callable[..., torch.Tensor], arguments: Sequence[torch.Tensor], conditions: Conditions
 ) -> Roundings:
     """Measure the error of ``function`` in mixed precision on float32 ``arguments``, relative to float64.
 
     The exact values are computed from the arguments rounded to the low dtype, as autocast casts them, so that only the
     operator's error is measured. The incoming gradient is random, with values of the low dtype.
     """
-    dtype, device = where.precision.dtype, where.device.torch_device
+    dtype, device = conditions.precision.dtype, conditions.device.torch_device
     rounded = [_leaf(argument.to(dtype).to(torch.float64)) for argument in arguments]
     exact = function(*rounded)
     gradient = torch.randn(exact.shape).to(dtype)
     torch.autograd.backward(exact, gradient.to(torch.float64))
     leaves = [_leaf(argument.to(device)) for argument in arguments]
     with float32_precision("ieee"):
-        with where.region():
+        with conditions.region():
             result = function(*leaves)
         torch.autograd.backward(result, gradient.to(device=device, dtype=result.dtype))
     return Roundings(
@@ -93,37 +93,40 @@ def _table() -> list[dict[str, Any]]:
     return rows
 
 
-def known(operator: str, where: Conditions) -> KnownRounding:
+def known(operator: str, conditions: Conditions) -> KnownRounding:
     """Return the row of ``roundings.toml`` for ``operator`` on a device and dtype, else one rounding."""
     for row in _table():
         here = (
-            row["device_type"] == where.device.type and row.get("dtype", where.precision.name) == where.precision.name
+            row["device_type"] == conditions.device.type
+            and row.get("dtype", conditions.precision.name) == conditions.precision.name
         )
-        here = here and not (row.get("without_onednn") and torch_private.cpu_has_onednn_kernels(where.precision.name))
+        here = here and not (
+            row.get("without_onednn") and torch_private.cpu_has_onednn_kernels(conditions.precision.name)
+        )
         if here and operator in row["names"]:
             return KnownRounding(row.get("forward", 1.0), row.get("gradients", 1.0), row["source"])
     return KnownRounding()
 
 
-def check_reduction(operator: str, short: Roundings, long: Roundings, where: Conditions, observe: Observe) -> None:
+def check_reduction(operator: str, short: Roundings, long: Roundings, conditions: Conditions, observe: Observe) -> None:
     """Compare the errors of ``operator`` in a short and in a long reduction with its known error.
 
     Raises AmpFailure if either is larger. A sum in float32 is rounded once, however long it is. The error of a sum in
     the low dtype grows at least with the square root of its length.
     """
-    data = known(operator, where)
+    data = known(operator, conditions)
     for direction, few, many, limit in (
         ("forward", short.forward, long.forward, data.forward),
         ("backward", short.backward, long.backward, data.gradients),
     ):
-        most = limit * MARGIN * where.tolerance_scale
+        most = limit * MARGIN * conditions.tolerance_scale
         observe(f"{operator}/{direction}", many, kind="ratio", unit="roundings", allowed=most)
         if max(few, many) > most:
             raise AmpFailure(
-                f"{operator}, {direction}, makes {many:.3g} times one rounding under {where}; "
+                f"{operator}, {direction}, has {many:.3g} times the error of one rounding under {conditions}; "
                 f"{few:.3g} where its sums are shorter",
                 label_before="known",
                 before=f"at most {most:.3g}: {' '.join(data.source.split())[:100]}",
-                now=where.now(f"{many:.3g}"),
-                likely="sums are rounded to the low dtype on their way, in place of once at their end",
+                now=conditions.now(f"{many:.3g}"),
+                likely="partial sums are rounded to the low dtype, not only the final sum",
             )

@@ -9,7 +9,7 @@ from pytest_amp.account import receive
 from pytest_amp.cases import Case, expect_python, failure_of, in_one_line, own_frames, passes
 from pytest_amp.failure import AmpFailure, is_usage_error
 from pytest_amp.numerics.conditions import Conditions, runs_under
-from pytest_amp.numerics.step import run_step, run_wide
+from pytest_amp.numerics.step import run_float32, run_step
 
 __tracebackhide__ = is_usage_error
 
@@ -19,7 +19,7 @@ _COMPILER = "torch._dynamo", "torch._inductor", "torch._functorch"
 
 # These are classes: pytest would show contextlib's frame of a generator-based one, which cannot be hidden here.
 @dataclass(frozen=True)
-class ToldOf:
+class ErrorsOfCase:
     """Attribute an error inside the block to ``case``, or to the other code that a test passes to a check.
 
     On an error, a step of the case alone is run. Raises DoesNotRun if it fails in mixed precision and in float32, and
@@ -29,7 +29,7 @@ class ToldOf:
     """
 
     case: Case
-    where: Conditions
+    conditions: Conditions
 
     def __enter__(self) -> None:
         """Do nothing: only an error on exit needs work."""
@@ -40,16 +40,16 @@ class ToldOf:
         """Run the step alone if an error was raised."""
         if raised is None or passes(raised):
             return
-        realised = self.case.realise(seed=self.where.seed)
+        realised = self.case.realise(seed=self.conditions.seed)
         if "ScriptModule" in in_one_line(raised) or type(raised).__module__.startswith("torch._dynamo"):
             expect_python(realised.model, case=self.case.name)  # these errors say little about the check
-        device = self.where.device.torch_device
+        device = self.conditions.device.torch_device
         try:
-            with runs_under(self.case, self.where):
-                run_step(self.case, realised.on(device), self.where.region, seed=self.where.seed)
+            with runs_under(self.case, self.conditions):
+                run_step(self.case, realised.on(device), self.conditions.region, seed=self.conditions.seed)
         except AmpFailure as failure:
             receive(failure)
-            run_wide(self.case, realised.on(device), seed=self.where.seed)
+            run_float32(self.case, realised.on(device), seed=self.conditions.seed)
             raise
         if trace is None or type(raised).__module__.startswith(_COMPILER) or not _is_of_project(raised, trace):
             return
@@ -57,14 +57,14 @@ class ToldOf:
             f"{self.case.name}: code that the check calls",
             raised,
             expected="code that runs in each step of the check; a step of the case alone does, in float32 and under "
-            f"{self.where}",
+            f"{self.conditions}",
             likely="the training step, the optimizer or a hook that the test gives; or a model that takes no other "
             "dtypes, or not these values (an inf that the check plants)",
         ) from None
 
 
 @dataclass(frozen=True)
-class ToldOfFunction:
+class ErrorsOfFunction:
     """Convert an error of a function that a test passes in place of a case to an AmpFailure."""
 
     name: str

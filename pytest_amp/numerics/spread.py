@@ -11,7 +11,7 @@ from pytest_amp.failure import AmpFailure, is_usage_error
 from pytest_amp.numerics.conditions import Conditions
 from pytest_amp.numerics.prediction import exact_step, step_errors
 from pytest_amp.numerics.realised import realise
-from pytest_amp.numerics.step import Step, run_wide
+from pytest_amp.numerics.step import Step, run_float32
 
 __tracebackhide__ = is_usage_error
 
@@ -19,26 +19,26 @@ __tracebackhide__ = is_usage_error
 Errors = tuple[dict[str, float], dict[str, float]]
 
 
-def other_draws(case: Case, where: Conditions, step: Callable[[int], Step]) -> list[Errors]:
-    """Measure the errors of ``case`` with the ``where.draws - 1`` seeds that follow the seed of the run.
+def other_draws(case: Case, conditions: Conditions, step: Callable[[int], Step]) -> list[Errors]:
+    """Measure the errors of ``case`` with the ``conditions.draws - 1`` seeds that follow the seed of the run.
 
     ``step(seed)`` runs the case in mixed precision. The result is empty if, with any seed, the case does not run or has
     no float64 reference.
     """
     try:
-        return [*_drawn(case, where, step)]
+        return [*_drawn(case, conditions, step)]
     except AmpFailure as failure:
         receive(failure)
         return []
 
 
-def _drawn(case: Case, where: Conditions, step: Callable[[int], Step]) -> Iterator[Errors]:
-    for seed in range(where.seed + 1, where.seed + where.draws):
-        realised = realise(case, where, seed=seed)
-        exact = exact_step(case, realised, where.device, seed=seed)
-        wide = run_wide(case, realised.on(where.device.torch_device), seed=seed)
+def _drawn(case: Case, conditions: Conditions, step: Callable[[int], Step]) -> Iterator[Errors]:
+    for seed in range(conditions.seed + 1, conditions.seed + conditions.draws):
+        realised = realise(case, conditions, seed=seed)
+        exact = exact_step(case, realised, conditions.device, seed=seed)
+        fp32 = run_float32(case, realised.on(conditions.device.torch_device), seed=seed)
         result = step(seed)
-        yield step_errors(result, exact, exact), step_errors(result, wide, exact)
+        yield step_errors(result, exact, exact), step_errors(result, fp32, exact)
 
 
 def over_seeds(drawn: Iterable[float | None]) -> tuple[float, ...] | None:

@@ -15,6 +15,7 @@ from pytest_amp.cases import (
     expect_graph,
     in_one_line,
     loss_of,
+    named_buffers,
     named_tensors,
     outputs_by_name,
     passes,
@@ -123,7 +124,7 @@ def run_step(  # noqa: PLR0913  # keywords of one step
         outputs={name: dense(value.detach()) for name, value in outputs_by_name(outputs).items()},
         gradients={name: _dense(value.grad) for name, value in model.named_parameters() if value.requires_grad},
         inputs={name: _dense(value.grad) for name, value in named_tensors(batch) if value.requires_grad},
-        buffers={name: dense(buffer) for name, buffer in model.named_buffers()},
+        buffers={name: dense(buffer) for name, buffer in named_buffers(model).items()},
         loss_scale=loss_scale,
     )
 
@@ -142,11 +143,11 @@ def does_not_run(case: Case, error: Exception, model: torch.nn.Module | None = N
         now=f"{in_one_line(error)}, on torch {torch.__version__}",
         likely="the model, its batch or its loss: nothing of mixed precision has begun"
         if low is None
-        else f"parameters that are low ({low}): autocast casts those of float32 itself, and nothing of it has begun",
+        else f"low-precision parameters ({low}): autocast itself casts float32 parameters, and no check has begun",
     )
 
 
-def run_wide(case: Case, realised: Realised, *, seed: int) -> Step:
+def run_float32(case: Case, realised: Realised, *, seed: int) -> Step:
     """Run the step without autocast, or on a wider copy if the case runs only inside a region.
 
     Raises DoesNotRun, which names the line of user code.

@@ -14,7 +14,7 @@ from pytest_amp.cases import Case, map_tensors
 
 def widened(case: Case) -> Case:
     """Return the case with float32 copies of its low-precision parameters, buffers and batch: the same values."""
-    return replace(case, build=lambda: _wide_model(case.build), batch=lambda: map_tensors(_wide, case.batch()))
+    return replace(case, build=lambda: _float32_model(case.build), batch=lambda: map_tensors(_as_float32, case.batch()))
 
 
 @contextlib.contextmanager
@@ -33,7 +33,7 @@ def float64_in_region(device_type: str) -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-def _wide_model(build: Callable[[], torch.nn.Module]) -> Any:
+def _float32_model(build: Callable[[], torch.nn.Module]) -> Any:
     model = build()
     if isinstance(model, torch.nn.Module):  # otherwise the case reports the wrong type
         for tensor in (*model.parameters(), *model.buffers()):
@@ -42,7 +42,7 @@ def _wide_model(build: Callable[[], torch.nn.Module]) -> Any:
     return model
 
 
-def _wide(tensor: torch.Tensor) -> torch.Tensor:
+def _as_float32(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().float().requires_grad_(tensor.requires_grad) if _is_low(tensor) else tensor
 
 

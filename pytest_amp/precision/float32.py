@@ -1,7 +1,7 @@
 """Arithmetic of float32 matmuls, convolutions and recurrent layers: IEEE, or TF32.
 
 torch's default is neither: IEEE for matmul, TF32 for cuDNN. A comparison with float32 therefore pins the kind, in a
-narrow scope. torch 2.9 introduced settings called ``fp32_precision``; beside them the older ``allow_tf32`` flags and
+narrow scope. torch 2.9 introduced settings called ``fp32_precision``; with them set, the older ``allow_tf32`` flags and
 ``get_float32_matmul_precision`` raise if the two disagree, so each torch gets one kind of setting only. Inside the
 scope of ``float32_precision`` the older flags show the current setting, so that a model may enter
 ``torch.backends.cudnn.flags``.

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 
+from pytest_amp.record import times
 from pytest_amp.record.compare import compare, judged, revisions, unfair
 from pytest_amp.record.file import Record
-from pytest_amp.record.observation import Observation, Value
+from pytest_amp.record.observation import Kind, Observation, Value, Verdict
+
+_NOTHING: Mapping[str, Observation] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -51,10 +55,37 @@ class Baseline:
             self._unfair[device] = unfair(self.record.provenance, self.now, device)
         return self._unfair[device]
 
-    def compare(self, observation: Observation) -> Observation:
-        """Return ``observation`` with the earlier value and the verdict that follows from it."""
-        fair = self.unfair(observation.target[0]) is None
-        return compare(observation, self.before(observation.key), fair=fair)
+    def compare(self, observation: Observation, run: Mapping[str, Observation] = _NOTHING) -> Observation:
+        """Return ``observation`` with the earlier value and the verdict that follows from it.
+
+        ``run`` has the observations of the same run by key: the conditions under which a time was measured, and the
+        times of a speedup. A speedup that is smaller because float32 became faster, while autocast's time is no longer
+        than before on the same card, has IMPROVED.
+        """
+        fair, before = self.unfair(observation.target[0]) is None, self.before(observation.key)
+        if before is None or not times.is_time(observation):
+            compared = compare(observation, before, fair=fair)
+            if compared.verdict is Verdict.REGRESSED and self._only_float32_gained(observation, run):
+                return replace(compared, verdict=Verdict.IMPROVED)
+            return compared
+        return times.compare_time(observation, before, self.terms(observation.key, run), fair=fair)
+
+    def _only_float32_gained(self, speedup: Observation, run: Mapping[str, Observation]) -> bool:
+        """Return whether a speedup fell for float32's gain alone, by the times that ``run`` has beside it."""
+        keys = times.times_keys(speedup.key)
+        if speedup.kind is not Kind.RATIO or not all(key in run and judged(run[key]) for key in keys):
+            return False
+        # The verdict in a record came from a comparison with the baseline of that run.
+        reference, candidate = (self.compare(replace(run[key], verdict=Verdict.PASS), run).verdict for key in keys)
+        return times.only_float32_gained((self.terms(keys[0], run), self.terms(keys[1], run)), (reference, candidate))
+
+    def terms(self, key: str, run: Mapping[str, Observation]) -> times.Terms:
+        """Return the terms on which the time with ``key`` is compared; ``run`` as for ``compare``."""
+        before, beside = self.before(key), times.conditions_key(key)
+        if before is None:
+            return times.Terms(None, "the baseline does not have it", absent=True)
+        old, new = self.before(beside), run.get(beside)
+        return times.terms(before, old.value if old else None, new.value if new else None)
 
     def standard(self, key: str) -> Observation | None:
         """Return the earlier observation that is the standard for a new one.

@@ -107,7 +107,7 @@ def difference(old: Record, new: Record) -> Difference:
             not_run_before += 1
             continue
         # The verdict in the record came from a comparison with the baseline of that run.
-        compared = baseline.compare(replace(observation, verdict=Verdict.PASS, baseline=None))
+        compared = baseline.compare(replace(observation, verdict=Verdict.PASS, baseline=None), now)
         if compared.verdict in ORDER:
             differing.append(compared)
         elif judged(compared):
@@ -202,7 +202,7 @@ def _targets(record: Record) -> str:
 def _incomplete(old: Record, new: Record) -> Iterator[str]:
     for name, record in (("old", old), ("new", new)):
         if not record.complete:
-            yield f"the {name} run was interrupted, or ended red beyond its tests"
+            yield f"the {name} run was interrupted, or had problems beyond its tests"
 
 
 def _not_run(new: Record, missing: Iterable[Observation]) -> Iterator[str]:
@@ -213,7 +213,7 @@ def _not_run(new: Record, missing: Iterable[Observation]) -> Iterator[str]:
             targets.setdefault(observation.family, []).append("-".join(observation.target))
     for family, target in sorted(targets.items()):
         places = ", ".join(sorted(set(target)))
-        yield f"{family}: the new run did not run whole the tests of {len(target)} facts of the old record ({places})"
+        yield f"{family}: the new run did not run all tests of {len(target)} facts of the old record ({places})"
 
 
 def as_gone(observation: Observation) -> Observation:

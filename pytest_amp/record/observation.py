@@ -171,7 +171,7 @@ def _number(name: str, value: object) -> float | None:
         try:
             return float(value)
         except OverflowError:
-            raise ValueError(f"{name} is an integer that no float can hold") from None
+            raise ValueError(f"{name} is an integer beyond the range of a float") from None
     raise ValueError(f"{name} is {str(value)[:80]!r}, not a number")
 
 
@@ -222,18 +222,18 @@ def _check_plain(key: str, value: object) -> None:
     elif isinstance(value, dict):
         for name, item in value.items():
             if type(name) is not str:
-                raise ValueError(f"{key}: the key {name!r} is no string")
+                raise ValueError(f"{key}: the key {name!r} is not a string")
             _check_plain(key, item)
     elif type(value) not in (str, int, float, bool, type(None)):
         raise ValueError(
-            f"{key}: a {type(value).__name__} is no plain JSON; expected str, int, float, bool, list, dict"
+            f"{key}: a {type(value).__name__} is not plain JSON; expected str, int, float, bool, list, dict"
         )
 
 
 def unwritable(name: object, value: object) -> str | None:
     """Return why no file can store ``value`` under ``name``, in one line; None if one can."""
     if type(name) is not str:
-        return f"the name {name!r} is no text"
+        return f"the name {name!r} is not text"
     try:
         if deeper_than(DEEPEST, value):
             return f"{name}: lists and objects nested more than {DEEPEST} deep"

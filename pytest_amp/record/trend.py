@@ -33,7 +33,7 @@ class Trend:
     """Records in the given order, oldest first.
 
     ``steps`` compares each record with the previous one, ``whole`` the last one with the first: many small steps may
-    add up to a change that no single one shows. ``moved`` has each key that any of these found, the worst first.
+    together make a change that no single one shows. ``moved`` has each key that any of these found, the worst first.
     """
 
     records: tuple[Record, ...]
@@ -45,7 +45,7 @@ class Trend:
 def trend(records: Sequence[Record]) -> Trend:
     """Return the trend of at least two records. Raises ValueError for fewer."""
     if len(records) < 2:
-        raise ValueError(f"{len(records)} records are no history; expected two or more")
+        raise ValueError(f"{len(records)} records are not a history; expected two or more")
     steps = tuple(difference(old, new) for old, new in itertools.pairwise(records))
     whole = difference(records[0], records[-1])
     known = [_known(record) for record in records]

@@ -29,8 +29,8 @@ class Relation(enum.Enum):
     """Relation of a text to an earlier one."""
 
     SAME = "the same, as far as both machines could tell"
-    OBSERVED = "the same, and something that could not be told before"
-    UNOBSERVED = "the same, without something that could be told before"
+    OBSERVED = "the same, and something that could not be observed before"
+    UNOBSERVED = "the same, without something that could be observed before"
     MORE = "the same of every earlier sample, and more samples"
     FEWER = "the same, of fewer samples"
     CHANGED = "something else"

@@ -61,7 +61,7 @@ def causes(run: Run) -> list[Cause]:
     """Return the causes of a run's failures, unexplained ones first."""
     groups: dict[tuple[str, str], list[FailedTest]] = {}
     for failure in _first_of_each(run.failures):
-        groups.setdefault((failure.family, without_places(_what(_message(failure)))), []).append(failure)
+        groups.setdefault((failure.family, without_places(_headline(_message(failure)))), []).append(failure)
     order = [*Standing]
     result = [_cause(group, run) for group in groups.values()]
     return sorted(result, key=lambda cause: (order.index(cause.standing), -len(cause.tests)))
@@ -87,7 +87,7 @@ def _message(failure: FailedTest) -> str:
     return failure.text.strip().removeprefix("Failed: ")
 
 
-def _what(text: str) -> str:
+def _headline(text: str) -> str:
     first = next(iter(text.splitlines()), "")
     return first.removeprefix("AmpFailure: ").removeprefix(FIXED)
 
@@ -106,7 +106,7 @@ def _cause(group: list[FailedTest], run: Run) -> Cause:
         standing = Standing.FIXED
     return Cause(
         standing,
-        _what(text),
+        _headline(text),
         parts,
         tuple(failure.test for failure in group),
         tuple(sorted({failure.target for failure in group})),

@@ -27,7 +27,7 @@ TITLES = {
 
 #: Legend of a value of the family fingerprint (docs/reference/fingerprint.md), which is not self-explanatory.
 FINGERPRINT = (
-    "a fingerprint is what float32 inputs and low ones give, without autocast | with it: "
+    "a fingerprint is the result of float32 and of low-precision inputs, without autocast | with it: "
     "= is the same as without, low is autocast's dtype, x8 is of eight samples"
 )
 

@@ -15,7 +15,7 @@ from pytest_amp.report.known import known_faults
 from pytest_amp.report.reasons import reasons_of
 from pytest_amp.run.result import Run
 
-#: GitHub Actions drops a step's summary above 1 MiB; a page is cut so that existing content still fits beside it.
+#: GitHub Actions drops a step's summary above 1 MiB; a page is cut so that it fits in addition to existing content.
 LIMIT = 1024 * 1024
 CUT = "\n\nThe rest of this page did not fit.\n"
 

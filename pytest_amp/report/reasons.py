@@ -157,10 +157,10 @@ def _of_entries(observation: Observation, observations: Iterable[Observation]) -
     """Return the added and removed entries of the fingerprint, for their count."""
     if (observation.family, observation.name) != ("fingerprint", "entries"):
         return None
-    beside = [entry for entry in observations if (entry.family, entry.target) == ("fingerprint", observation.target)]
+    entries = [entry for entry in observations if (entry.family, entry.target) == ("fingerprint", observation.target)]
     return _moved(
-        [entry.name for entry in beside if entry.verdict is Verdict.NEW],
-        [entry.name for entry in beside if entry.verdict is Verdict.GONE],
+        [entry.name for entry in entries if entry.verdict is Verdict.NEW],
+        [entry.name for entry in entries if entry.verdict is Verdict.GONE],
     )
 
 
@@ -180,7 +180,7 @@ def _of_rule(observation: Observation, old: str, new: str) -> str | None:
         if not _is_of(observation, overload):
             continue
         if before.get(overload) != rule:
-            return _told(spec, device_type, overload, before.get(overload), rule)
+            return _rule_change(spec, device_type, overload, before.get(overload), rule)
         if rule is not None and rule.may_be_absent and observation.verdict in (Verdict.NEW, Verdict.GONE):
             return f"autocast's rule of {overload.removeprefix('aten::')} on {device_type} is {rule.may_be_absent}"
     return None
@@ -198,7 +198,7 @@ def _is_of(observation: Observation, overload: str) -> bool:
     return packet in names
 
 
-def _told(spec: Spec, device_type: str, overload: str, before: Rule | None, after: Rule | None) -> str:
+def _rule_change(spec: Spec, device_type: str, overload: str, before: Rule | None, after: Rule | None) -> str:
     name = overload.removeprefix("aten::")
     turns = spec.rules[device_type][overload]
     now = "none" if after is None else after.name.value

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from pytest_amp.devices.base import Device
-from pytest_amp.rules.manual_casts import Invocation, Refused, applicable, cast_by_hand
+from pytest_amp.rules.manual_casts import Invocation, Refused, applicable, manual_plan
 from pytest_amp.rules.outcome import CallOutcome, record
 from pytest_amp.rules.spec import Rule, RuleName
 
@@ -39,11 +39,11 @@ def candidate_of(rule: Rule, low: torch.dtype) -> Candidate:
     return Candidate(rule.name, low if rule.dtype is None else getattr(torch, rule.dtype), label_of(rule, low))
 
 
-def by_hand(candidate: Candidate, call: Invocation, device: Device) -> CallOutcome:
+def manual_outcome(candidate: Candidate, call: Invocation, device: Device) -> CallOutcome:
     """Record the outcome of ``call`` with autocast off and manual casts by ``candidate``."""
 
     def cast_and_call() -> Any:
-        plan = cast_by_hand(candidate.rule, call, device_type=device.type, dtype=candidate.dtype)
+        plan = manual_plan(candidate.rule, call, device_type=device.type, dtype=candidate.dtype)
         return plan.carried_out(call)()
 
     return record(cast_and_call)
@@ -60,12 +60,12 @@ def fitting(remaining: Iterable[Candidate], call: Invocation, outcome: CallOutco
     candidates = []
     for candidate in remaining:
         try:
-            plan = cast_by_hand(candidate.rule, call, device_type=device.type, dtype=candidate.dtype)
+            plan = manual_plan(candidate.rule, call, device_type=device.type, dtype=candidate.dtype)
             signature: object = plan.signature(call)
         except Refused:
             signature = candidate
         if signature not in predictions:
-            predictions[signature] = by_hand(candidate, call, device)
+            predictions[signature] = manual_outcome(candidate, call, device)
         if fits(predictions[signature], outcome):
             candidates.append(candidate)
     return candidates

@@ -12,8 +12,8 @@ import torch
 from pytest_amp.devices.base import Device, DeviceKind
 from pytest_amp.devices.faults import fault_in
 from pytest_amp.rules import variations
-from pytest_amp.rules.candidates import Candidate, by_hand, candidate_of, fits
-from pytest_amp.rules.manual_casts import Invocation, Refused, cast_by_hand
+from pytest_amp.rules.candidates import Candidate, candidate_of, fits, manual_outcome
+from pytest_amp.rules.manual_casts import Invocation, Refused, manual_plan
 from pytest_amp.rules.observe import observe
 from pytest_amp.rules.observed import ObservedRule
 from pytest_amp.rules.outcome import CallOutcome, described, scope, under_autocast
@@ -131,10 +131,13 @@ class _Follower:
         with scope(self.device, variation):
             call = variation.invocation(self.overload, sample, self.device)
             outcome = under_autocast(call, self.device, self.low)
-            prediction = by_hand(self.candidate, call, self.device)
+            prediction = manual_outcome(self.candidate, call, self.device)
         if variation.inference:  # torch records casts differently in inference mode
             same = outcome.result == prediction.result
-            return outcome, None if same else f"gives {_listed(outcome.result)}, by hand {_listed(prediction.result)}"
+            return (
+                outcome,
+                None if same else f"gives {_listed(outcome.result)}, with manual casts {_listed(prediction.result)}",
+            )
         difference = self._different_calls(outcome, prediction)
         if difference is None and self.device.kind is not DeviceKind.FAKE and not variation.faked:
             difference = self._different_values(sample, variation)
@@ -144,10 +147,10 @@ class _Follower:
         if self.rule.own_kernel is not None:
             actual, predicted = received(outcome, self.overload), received(prediction, self.overload)
             same = actual is None or actual == predicted
-            return None if same else f"it received {_listed(actual)}, by hand {_listed(predicted)}"
+            return None if same else f"it received {_listed(actual)}, with manual casts {_listed(predicted)}"
         if fits(prediction, outcome):
             return None
-        return f"{_shown(outcome)}, by hand {_shown(prediction)}"
+        return f"{_shown(outcome)}, with manual casts {_shown(prediction)}"
 
     def _different_values(self, sample: Sample, variation: Variation) -> str | None:
         with scope(self.device, variation):
@@ -161,19 +164,19 @@ class _Follower:
         if changed:
             return f"floating argument {changed[0]} was written to"
         if isinstance(actual, str) or isinstance(predicted, str):
-            return None if actual == predicted else f"gives {actual!r}, by hand {predicted!r}"
+            return None if actual == predicted else f"gives {actual!r}, with manual casts {predicted!r}"
         if actual.keys() != predicted.keys():
-            return f"gives tensors at {sorted(actual)}, by hand at {sorted(predicted)}"
+            return f"gives tensors at {sorted(actual)}, with manual casts at {sorted(predicted)}"
         for index, a in actual.items():
             b = predicted[index]
             if index not in sample.undefined and not same_bits(a, b):
-                return f"result {index} differs from the one by hand in {_count_different(a, b)}"
+                return f"result {index} differs from that of manual casts in {_count_different(a, b)}"
         return None
 
     def _cast(self, call: Invocation) -> Invocation | None:
         rule, dtype = self.candidate.rule, self.candidate.dtype
         try:
-            return cast_by_hand(rule, call, device_type=self.device.type, dtype=dtype).carried_out(call)
+            return manual_plan(rule, call, device_type=self.device.type, dtype=dtype).carried_out(call)
         except Refused:
             return None
 

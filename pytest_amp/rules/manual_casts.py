@@ -115,7 +115,7 @@ class Plan:
         return self.overload, *dtypes, *sorted((name, str(value)) for name, value in self.keywords.items())
 
 
-def cast_by_hand(rule: RuleName, call: Invocation, *, device_type: str, dtype: torch.dtype) -> Plan:
+def manual_plan(rule: RuleName, call: Invocation, *, device_type: str, dtype: torch.dtype) -> Plan:
     """Plan the call that autocast for ``device_type`` in ``dtype`` should make in place of ``call``.
 
     Follows the WrapFunction_ templates in ATen/autocast_mode.h; the dispatcher calls them only if a tensor argument is

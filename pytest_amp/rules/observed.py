@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-#: In place of a rule: no rule fits the observed calls.
+#: Value of ``ObservedRule.rule`` if no rule fits the observed calls.
 UNRECOGNISED = "unrecognised"
-#: In place of a rule: it could not be determined here; ``ObservedRule.reason`` says why.
+#: Value of ``ObservedRule.rule`` if it could not be determined here; ``ObservedRule.reason`` says why.
 UNOBSERVED = "unobserved"
 
 

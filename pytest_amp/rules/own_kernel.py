@@ -14,7 +14,7 @@ from pytest_amp.devices.base import Device
 from pytest_amp.precision import dtype_name
 from pytest_amp.rules import variations
 from pytest_amp.rules.candidates import Candidate, candidate_of, candidates
-from pytest_amp.rules.manual_casts import Invocation, Refused, cast_by_hand
+from pytest_amp.rules.manual_casts import Invocation, Refused, manual_plan
 from pytest_amp.rules.observed import UNOBSERVED, UNRECOGNISED, Evidence, ObservedRule
 from pytest_amp.rules.outcome import CallOutcome, scope, under_autocast
 from pytest_amp.rules.samples import Sample
@@ -35,7 +35,7 @@ def received(outcome: CallOutcome, overload: str) -> frozenset[str] | None:
 
 def _predicted(candidate: Candidate, call: Invocation, device: Device) -> frozenset[str] | None:
     try:
-        plan = cast_by_hand(candidate.rule, call, device_type=device.type, dtype=candidate.dtype)
+        plan = manual_plan(candidate.rule, call, device_type=device.type, dtype=candidate.dtype)
     except Refused:
         return None
     return frozenset(dtype_name(tensor.dtype) for tensor in plan.carried_out(call).floats())

@@ -202,12 +202,12 @@ def _rules(value: Any, defaults: Mapping[str, str], *, where: str, field: str) -
     for entry in values:
         table = {"rule": entry} if isinstance(entry, str) else entry
         if not isinstance(table, dict):
-            raise ValueError(f"{SPEC_FILE}: {where}: {field} = {entry!r} is no rule and no table")
+            raise ValueError(f"{SPEC_FILE}: {where}: {field} = {entry!r} is not a rule or a table")
         fields = _fields(table, known=("rule",), where=f"{where}: {field}")
         named = _text(table, "rule", where=f"{where}: {field}")
         valid = [name.value for name in RuleName if name is not RuleName.NONE]
         if named not in valid:
-            raise ValueError(f"{SPEC_FILE}: {where}: {field} = {named!r} is no rule; expected {', '.join(valid)}")
+            raise ValueError(f"{SPEC_FILE}: {where}: {field} = {named!r} is not a rule; expected {', '.join(valid)}")
         rules.append(Rule(RuleName(named), **{**defaults, **fields}))
     return tuple(rules)
 
@@ -228,26 +228,26 @@ def _bound(table: Mapping[str, Any], key: str, *, where: str) -> str | None:
     try:
         Version(value)
     except InvalidVersion:
-        raise ValueError(f"{SPEC_FILE}: {where}: {key} = {value!r} is no release, such as '2.12'") from None
+        raise ValueError(f"{SPEC_FILE}: {where}: {key} = {value!r} is not a release, such as '2.12'") from None
     return value
 
 
 def _text(table: Mapping[str, Any], key: str, *, where: str) -> str:
     value = table.get(key)
     if not isinstance(value, str) or not value:
-        raise ValueError(f"{SPEC_FILE}: {where}: {key} = {value!r} is no text")
+        raise ValueError(f"{SPEC_FILE}: {where}: {key} = {value!r} is not text")
     return value
 
 
 def _table(table: Mapping[str, Any], key: str, *, where: str) -> dict[str, Any]:
     value = table.get(key)
     if not isinstance(value, dict):
-        raise ValueError(f"{SPEC_FILE}: {where}: {key} is no table")
+        raise ValueError(f"{SPEC_FILE}: {where}: {key} is not a table")
     return value
 
 
 def _list(table: Mapping[str, Any], key: str, *, where: str) -> list[Any]:
     value = table.get(key)
     if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
-        raise ValueError(f"{SPEC_FILE}: {where}: {key} is no list of tables")
+        raise ValueError(f"{SPEC_FILE}: {where}: {key} is not a list of tables")
     return value

@@ -7,7 +7,9 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from pytest_amp.config import AmpConfig
 from pytest_amp.record import (
+    Observation,
     Record,
     RecordError,
     Value,
@@ -19,31 +21,28 @@ from pytest_amp.record import (
     write_whole,
 )
 from pytest_amp.report.markdown import append_to_job_summary, page
-from pytest_amp.run.freeze import freeze
 from pytest_amp.run.result import Run
-from pytest_amp.run.session import AmpSession
+from pytest_amp.run.session import Conclusion, Messages
 
 
-def write_files(session: AmpSession, *, with_record: bool) -> None:
-    """Write the requested files. A failure to write one is a problem of the run, which the files after it report.
+def write_files(run: Run, options: AmpConfig, messages: Messages, conclusion: Conclusion, *, with_record: bool) -> None:
+    """Write the requested files of ``run``, and note them in ``conclusion``.
+
+    A failure to write one is a problem of the run, which the files after it report.
 
     A run without tests needs no record: since a record is never overwritten, it would block the corrected command.
     """
-    options = session.options
     files: list[tuple[Path, Callable[[Run], None]]] = [
         (report.path, partial(_REPORTS[report.format], report.path)) for report in options.report
     ]
     if options.record is not None and with_record:
         files.append((options.record, partial(_as_record, options.record, replace_existing=False)))
-    if not files:
-        return
-    run = freeze(session)
     for path, write in files:
-        problem = _problem(write, replace(run, problems=tuple(session.problems), written=tuple(session.written)))
+        problem = _problem(write, replace(run, problems=tuple(messages.problems), written=tuple(conclusion.written)))
         if problem is None:
-            session.written.append(str(path))
+            conclusion.written.append(str(path))
         else:
-            session.problems.append(f"not written: {problem}")
+            messages.problem(f"not written: {problem}")
 
 
 def _problem(write: Callable[[Run], None], run: Run) -> str | None:
@@ -83,39 +82,37 @@ _REPORTS: dict[str, Callable[[Path, Run], None]] = {
 }
 
 
-def accept(session: AmpSession) -> None:
-    """Replace values in the baseline's file with the observations of the passing tests.
+def accept(path: Path, observed: Sequence[Observation], messages: Messages, conclusion: Conclusion) -> None:
+    """Replace values in the baseline's file with ``observed``, the observations of the passing tests.
 
     The file is read again under a lock: another run may have changed it since the comparison, and its changes must not
     be lost.
     """
-    path = session.options.baseline
-    assert path is not None
+    run = conclusion.record
+    assert run is not None
     try:
         with alone(path):
-            record, count = _merged(session, read_record(path))
+            record, count = _merged(run, observed, conclusion.gone, read_record(path))
             write_record(record, path, replace=True)
     except RecordError as error:
-        session.problems.append(f"not written: {error}")
+        messages.problem(f"not written: {error}")
         return
-    session.accepted = count
-    session.written.append(str(path))
+    conclusion.accepted = count
+    conclusion.written.append(str(path))
 
 
-def _merged(session: AmpSession, baseline: Record) -> tuple[Record, int]:
+def _merged(
+    run: Record, observed: Sequence[Observation], lost: Sequence[Observation], baseline: Record
+) -> tuple[Record, int]:
     """Return the baseline with the observations of the passing tests, and the number of changed observations.
 
     If they cover the whole baseline, its provenance is replaced with this run's. Otherwise it is retained, with an
     entry (``accepted``) that lists the keys from this run. Observations that are gone are removed, and so are failures
     of tests that ran completely in this run; the tests of both runs are listed as executed.
     """
-    run, known = session.record, baseline.by_key()
-    assert run is not None
-    accepted = {
-        observation.key: replace(observation, baseline=None, verdict=Verdict.PASS)
-        for observation in session.tally.accepted()
-    }
-    gone = {observation.key for observation in session.gone} & known.keys()
+    known = baseline.by_key()
+    accepted = {observation.key: replace(observation, baseline=None, verdict=Verdict.PASS) for observation in observed}
+    gone = {observation.key for observation in lost} & known.keys()
     merged = {**{key: observation for key, observation in known.items() if key not in gone}, **accepted}
     changed = [
         key

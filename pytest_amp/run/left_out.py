@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pytest_amp.families import PROJECT, declared_around, family_of, named_in
-from pytest_amp.run.session import AmpSession
+from pytest_amp.run.session import Collected, Messages, Selection
 
 #: Causes for which pytest ignores a path, besides norecursedirs.
 _IGNORED = "collect_ignore or collect_ignore_glob of a conftest.py, or the hook pytest_ignore_collect"
@@ -18,51 +18,53 @@ _IGNORED = "collect_ignore or collect_ignore_glob of a conftest.py, or the hook 
 _CONSTRUCTORS = ("__init__", "__new__")
 
 
-def note_ignored(path: Path, session: AmpSession) -> None:
+def note_ignored(path: Path, config: pytest.Config, collected: Collected) -> None:
     """Note an ignored folder or file ``path``, unless the user ignores it with an option."""
     folder = path if path.is_dir() else path.parent
     if (path is not folder and not path.name.startswith("test_")) or not declared_around(folder):
         return
-    if _is_ignored_by_an_option(path, session.config):
+    if _is_ignored_by_an_option(path, config):
         return
     valid = f"--ignore={path}"
-    if path is folder and any(_fits(path, pattern) for pattern in session.config.getini("norecursedirs")):
-        _note(path, _setting("norecursedirs", session), valid, session)
+    if path is folder and any(_fits(path, pattern) for pattern in config.getini("norecursedirs")):
+        _note(path, _setting("norecursedirs", config), valid, collected)
     else:
-        _note(path, _IGNORED, valid, session)
+        _note(path, _IGNORED, valid, collected)
 
 
-def note_file(path: Path, session: AmpSession) -> None:
+def note_file(path: Path, config: pytest.Config, collected: Collected) -> None:
     """Note the file ``path``, named like a test file, from which nothing was collected."""
     if declared_around(path.parent):
-        _note(path, _setting("python_files", session), "test_*.py among its patterns", session)
+        _note(path, _setting("python_files", config), "test_*.py among its patterns", collected)
 
 
-def note_object(collector: pytest.Collector, value: object, session: AmpSession) -> None:
+def note_object(collector: pytest.Collector, value: object, collected: Collected) -> None:
     """Note ``value``, named like a test or a test class, from which nothing was collected in a module or a class."""
     key, prefix = ("python_classes", "Test") if inspect.isclass(value) else ("python_functions", "test")
     if not (inspect.isclass(value) or inspect.isfunction(value)) or not getattr(value, "__test__", True):
         return
     module = getattr(collector, "module", None) or getattr(collector, "obj", None)
     if value.__module__ == getattr(module, "__name__", None) and family_of(module) is not PROJECT:
-        _note(collector.path, _setting(key, session), f"{prefix} among its prefixes", session)
+        _note(collector.path, _setting(key, collector.config), f"{prefix} among its prefixes", collected)
 
 
-def note_empty(collector: pytest.Module | pytest.Class, session: AmpSession) -> None:
+def note_empty(collector: pytest.Module | pytest.Class, collected: Collected) -> None:
     """Note a module or a class of a family without a test. ``--lf`` empties modules without a failure."""
-    if session.config.getoption("lf", False) or declared_around(collector.path.parent) is None:  # noqa: FBT003  # pytest's
+    if collector.config.getoption("lf", False) or declared_around(collector.path.parent) is None:  # noqa: FBT003  # pytest's
         return
     if isinstance(collector, pytest.Module):
-        _note(collector.path, "its collection", "at least one test in it, or another name", session)
+        _note(collector.path, "its collection", "at least one test in it, or another name", collected)
         return
     constructor = next((name for name in _CONSTRUCTORS if name in vars(collector.obj)), None)
     why = f"the class {collector.name}" + (
         f" with {constructor}, of which pytest makes no test," if constructor else ", without a test,"
     )
-    _note(collector.path, why, "a class without a constructor, with tests", session)
+    _note(collector.path, why, "a class without a constructor, with tests", collected)
 
 
-def note_skipped(collector: pytest.Collector, report: pytest.CollectReport, session: AmpSession) -> None:
+def note_skipped(
+    collector: pytest.Collector, report: pytest.CollectReport, selection: Selection, messages: Messages
+) -> None:
     """Note a collector that skipped itself, and whose tests are therefore unknown.
 
     This is a module, or a package or folder whose ``__init__.py`` or conftest.py skips. The run fails if no other part
@@ -76,18 +78,18 @@ def note_skipped(collector: pytest.Collector, report: pytest.CollectReport, sess
     reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
     reason = reason.removeprefix("Skipped: ")
     for root, name in families.items():
-        session.active = True
+        selection.active = True
         where = report.nodeid if around is not None else f"{report.nodeid}: {root}"
-        session.skipped_modules[where] = (name, reason)
+        selection.skipped_modules[where] = (name, reason)
     if around is not None and any(map(collector.session.isinitpath, _below(path, around))):
-        session.problem(f"{report.nodeid} was asked for, and was skipped while it was collected: {reason}")
+        messages.problem(f"{report.nodeid} was asked for, and was skipped while it was collected: {reason}")
 
 
-def judge(session: pytest.Session, amp_session: AmpSession) -> None:
+def judge(session: pytest.Session, collected: Collected, messages: Messages) -> None:
     """Add a usage error for each lost part that was requested, as an argument or inside of one."""
-    for path, problem in sorted(amp_session.left_out.items()):
+    for path, problem in sorted(collected.left_out.items()):
         if any(session.isinitpath(parent) for parent in (path, *path.parents)):
-            amp_session.usage_error(problem)
+            messages.usage_error(problem)
 
 
 def _packages_in(path: Path) -> list[Path]:
@@ -114,10 +116,10 @@ def _is_ignored_by_an_option(path: Path, config: pytest.Config) -> bool:
     )
 
 
-def _setting(key: str, session: AmpSession) -> str:
-    return f"{key} = {' '.join(session.config.getini(key))}"
+def _setting(key: str, config: pytest.Config) -> str:
+    return f"{key} = {' '.join(config.getini(key))}"
 
 
-def _note(path: Path, cause: str, valid: str, session: AmpSession) -> None:
+def _note(path: Path, cause: str, valid: str, collected: Collected) -> None:
     problem = f"{cause}: leaves out checks of a family, in {path}; expected {valid}"
-    session.left_out.setdefault(path, problem)
+    collected.left_out.setdefault(path, problem)

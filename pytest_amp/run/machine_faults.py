@@ -5,18 +5,14 @@ from __future__ import annotations
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_amp.devices import Device, DeviceKind
 from pytest_amp.devices.faults import MachineFault, fault_in
-from pytest_amp.run.identity import INFO, target_of
-from pytest_amp.run.session import KEY
-from pytest_amp.run.tally import NOT_RUN
-
-if TYPE_CHECKING:
-    from pytest_amp.run.session import AmpSession
+from pytest_amp.run.identity import INFO, NOTES, target_of
+from pytest_amp.run.session import Isolation
+from pytest_amp.run.tally import NOT_RUN, Tally
 
 #: Fault of the machine that a test met, in its stash.
 MET = pytest.StashKey[MachineFault]()
@@ -26,18 +22,18 @@ _NO_ERRORS = (pytest.skip.Exception, pytest.exit.Exception, KeyboardInterrupt)
 _PHASES = ("setup", "call", "teardown")
 
 
-def tell_fault(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestReport) -> None:
+def tell_fault(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestReport, isolation: Isolation) -> None:
     """Describe a fault of the machine in the report of the test that met it, or after which a device was lost.
 
     Such a test fails even if a failure is expected, since the fault says nothing about torch. The frames of the error
     are cleared: their tensors would keep a full device full for the tests that follow.
     """
-    target, session = target_of(item), item.config.stash[KEY]
+    target = target_of(item)
     if INFO not in item.stash or target is None:
         return
     device = target.device.name
-    if report.when == "teardown" and session.poisoned.get(device, ("", ""))[0] == item.nodeid:
-        report.amp["lost"] = [device, session.poisoned[device][1]]
+    if report.when == "teardown" and isolation.poisoned.get(device, ("", ""))[0] == item.nodeid:
+        report.amp["lost"] = [device, isolation.poisoned[device][1]]
     error = call.excinfo.value if call.excinfo is not None else None
     fault = fault_in(error) if error is not None and not isinstance(error, _NO_ERRORS) else None
     if fault is None or error is None:
@@ -60,9 +56,9 @@ def _place(error: BaseException) -> str:
     return f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
 
 
-def skip_lost(session: AmpSession, device: Device) -> None:
+def skip_lost(device: Device, isolation: Isolation) -> None:
     """Skip a test of a device that no longer answers: each further test would fail for the same reason."""
-    if device.name in session.poisoned:
+    if device.name in isolation.poisoned:
         pytest.skip(_reason(device.name))
 
 
@@ -126,35 +122,35 @@ def swallowed(item: pytest.Item, device: Device, before: int) -> str | None:
     times = "once" if count == 1 else f"{count} times"
     line = f"{device.name} was out of memory {times} in {item.nodeid}, which caught the error"
     if item.stash[INFO].family == "project":
-        item.config.stash[KEY].add_notes([line])
+        item.stash.setdefault(NOTES, []).append(line)
         return None
     return f"{line}: its checks may have compared less"
 
 
-def note_report(report: pytest.TestReport, data: Mapping[str, object], session: AmpSession) -> None:
+def note_report(report: pytest.TestReport, data: Mapping[str, object], isolation: Isolation) -> None:
     """Note the faults of a report in the process that counts, and the worker that ends after one."""
-    for key, faults in (("fault", session.faults), ("lost", session.lost)):
+    for key, faults in (("fault", isolation.faults), ("lost", isolation.lost)):
         if key in data:
             about, text = map(str, data[key])  # type: ignore[call-overload]  # two texts, from tell_fault
             _, tests = faults.setdefault(about, (text, []))
             if report.nodeid not in tests:
                 tests.append(report.nodeid)
     if "lost" in data:
-        session.left.add(getattr(report, "worker_id", ""))
-    if report.when not in _PHASES and any(report.nodeid in tests for _, tests in session.lost.values()):
+        isolation.left.add(getattr(report, "worker_id", ""))
+    if report.when not in _PHASES and any(report.nodeid in tests for _, tests in isolation.lost.values()):
         report.longrepr = "its worker ended, since the device no longer answers there; another worker takes its place"
 
 
-def problems(session: AmpSession) -> list[str]:
+def problems(isolation: Isolation, tally: Tally) -> list[str]:
     """Return a line for each fault of the run, however many tests met it."""
     lines = []
     culprits: set[str] = set()
-    for device, (text, tests) in session.lost.items():
+    for device, (text, tests) in isolation.lost.items():
         culprits.update(tests)
-        not_run = sum(reasons[_reason(device)] for reasons in session.tally.reasons.values())
+        not_run = sum(reasons[_reason(device)] for reasons in tally.reasons.values())
         rest = f"; {_counted(not_run)} not run" if not_run else ""
         lines.append(f"{device} no longer answers after {', '.join(tests)}: {text}{rest}")
-    for about, (text, tests) in session.faults.items():
+    for about, (text, tests) in isolation.faults.items():
         remaining = [test for test in tests if test not in culprits]
         if remaining:
             lines.append(f"{about} in {_counted(len(remaining))}, first in {remaining[0]}: {text}")

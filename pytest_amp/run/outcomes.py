@@ -8,28 +8,32 @@ import shlex
 
 import pytest
 
+from pytest_amp.config import AmpConfig
 from pytest_amp.data_files.releases import installed_torch, release_of
 from pytest_amp.failure import AmpFailure
 from pytest_amp.known.accepted import explains, matching
 from pytest_amp.known.expected import FILE
-from pytest_amp.record import FIXED, Observation, keys_of, keys_of_test
+from pytest_amp.known.rows import Known
+from pytest_amp.record import FIXED, Baseline, Observation, keys_of, keys_of_test
 from pytest_amp.run.identity import FAULT, INFO, NOTES, OBSERVATIONS, key_of, target_of
-from pytest_amp.run.session import KEY
+from pytest_amp.run.session import Facts, Messages, Selection
 
 
-def complete_failure(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
+def complete_failure(
+    item: pytest.Item, call: pytest.CallInfo[None], options: AmpConfig, baseline: Baseline | None
+) -> None:
     """Add the command that reruns just this test, unless the check has set one, and known reasons."""
     if call.excinfo is not None and isinstance(call.excinfo.value, AmpFailure):
-        call.excinfo.value.rerun_with(rerun_command(item))
+        call.excinfo.value.rerun_with(rerun_command(item, options))
         from pytest_amp.report.newer import newer_than_known
 
         newer = newer_than_known(installed_torch())
         if newer is not None:
             from pytest_amp.report.causes import earlier_torch, known_reason
 
-            session, error = item.config.stash[KEY], call.excinfo.value
+            error = call.excinfo.value
             observed: list[Observation] = item.stash.get(OBSERVATIONS, [])
-            earlier = earlier_torch(None if session.baseline is None else session.baseline.record)
+            earlier = earlier_torch(None if baseline is None else baseline.record)
             reason = known_reason(str(error), observed, earlier, installed_torch())
             if reason is not None:
                 error.likely_is(reason)
@@ -49,19 +53,18 @@ RELEVANT = (
 )
 
 
-def rerun_command(item: pytest.Item) -> str:
+def rerun_command(item: pytest.Item, options: AmpConfig) -> str:
     """Return the command that reruns just this test on its device and dtype, from the folder of this run."""
-    requested = item.config.stash[KEY].options
     # Not the node id, to which pytest-xdist may add a group.
     names = [node.name for node in item.listchain() if isinstance(node, (pytest.Class, pytest.Item))]
-    *options, place = _place(item)
-    words = ["pytest", *options, "::".join([place, *names])]
+    *arguments, place = _place(item)
+    words = ["pytest", *arguments, "::".join([place, *names])]
     target = target_of(item)
     if target is not None:
         words.append(f"--amp-device={target.device.name}")
     if target is not None and target.precision.is_low:
         words.append(f"--amp-dtype={target.precision.name}")
-    return shlex.join([*words, *requested.typed(RELEVANT)])
+    return shlex.join([*words, *options.typed(RELEVANT)])
 
 
 def _place(item: pytest.Item) -> list[str]:
@@ -81,25 +84,24 @@ def _place(item: pytest.Item) -> list[str]:
 _CLASS = re.compile(r"^pytest_amp\.[\w.]+: (?=AmpFailure: )")
 
 
-def attach(item: pytest.Item, report: pytest.TestReport) -> None:
+def attach(item: pytest.Item, report: pytest.TestReport, selection: Selection, facts: Facts) -> None:
     """Attach the test's identity, and at its end its observations, to the report for the controller."""
     info, target = item.stash.get(INFO, None), target_of(item)
     if info is None or target is None:
         return
     observed = item.stash.get(OBSERVATIONS, []) if report.when == "teardown" else []
     notes = item.stash.get(NOTES, []) if report.when == "teardown" else []
-    session = item.config.stash[KEY]
     report.amp = {  # type: ignore[attr-defined]  # pytest keeps attributes that a plugin adds
         "test": vars(info),
         "key": key_of(item, info, target),
-        "selected": session.selected[info.target, info.family],
+        "selected": selection.selected[info.target, info.family],
         "observations": [observation.to_json() for observation in observed],
         "notes": notes,
     }
-    if not session.provenance_sent:
+    if not facts.sent:
         # With the first report: a worker that is ended later has no other opportunity.
-        session.provenance_sent = True
-        report.amp["provenance"] = session.provenance
+        facts.sent = True
+        report.amp["provenance"] = facts.provenance
     crash = getattr(report.longrepr, "reprcrash", None)
     if crash is not None:  # pytest puts the class before a message that begins with it
         crash.message = _CLASS.sub("", crash.message)
@@ -114,10 +116,16 @@ def is_fixed(report: pytest.TestReport | pytest.CollectReport) -> bool:
     return report.failed and isinstance(report.longrepr, str) and report.longrepr.startswith(FIXED)
 
 
-def live_with(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestReport) -> None:
-    """Turn a failure that --amp-known covers into an expected one, and note that it ran."""
-    session, target = item.config.stash[KEY], target_of(item)
-    if not session.options.known or target is None or INFO not in item.stash or report.when != "call" or report.skipped:
+def live_with(
+    item: pytest.Item,
+    call: pytest.CallInfo[None],
+    report: pytest.TestReport,
+    known: tuple[Known, ...],
+    messages: Messages,
+) -> None:
+    """Turn a failure that ``known``, the rows of --amp-known, covers into an expected one, and note that it ran."""
+    target = target_of(item)
+    if not known or target is None or INFO not in item.stash or report.when != "call" or report.skipped:
         return
     # A pattern may have been written for earlier keys.
     keys = [key for observation in item.stash.get(OBSERVATIONS, []) for key in keys_of(observation)]
@@ -125,13 +133,13 @@ def live_with(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.Tes
     import torch
 
     release = release_of(torch.__version__)
-    rows = matching(session.options.known, keys, release, target.device.type, target.precision.name)
+    rows = matching(known, keys, release, target.device.type, target.precision.name)
     if report.failed:
         error = call.excinfo.value if call.excinfo is not None else None
         try:
             rows = [row for row in rows if explains(row, error)]
         except ValueError as problem:
-            session.problem(f"--amp-known: {problem}")
+            messages.problem(f"--amp-known: {problem}")
             return
     if not rows:
         return

@@ -17,10 +17,10 @@ from pytest_amp.failure import AmpUsageError
 from pytest_amp.families import PROJECT, Family, family_of
 from pytest_amp.fixtures import NAMES
 from pytest_amp.markers import AmpMarker
-from pytest_amp.precision import FP32, TF32, Precision
+from pytest_amp.precision import FP32, TF32
 from pytest_amp.run import workers
 from pytest_amp.run.identity import TARGET
-from pytest_amp.run.session import AmpSession
+from pytest_amp.run.session import Messages, RequestedTargets
 from pytest_amp.run.targets import Target
 
 _KINDS = {DeviceKind.CPU: "a CPU", DeviceKind.ACCELERATOR: "an accelerator", DeviceKind.FAKE: "a fake device"}
@@ -32,7 +32,7 @@ class Place:
 
     marker: AmpMarker
     family: Family
-    session: AmpSession
+    requested: RequestedTargets
 
     def unfit(self, target: Target) -> str | None:
         """Return why the test does not exist on ``target``; None if it does."""
@@ -61,10 +61,10 @@ class Place:
 
     def _untimed(self, target: Target) -> str | None:
         """Return why no floor of speed exists on ``target``, such as an emulated dtype; None if one may exist."""
-        if self.session.speed.mode == "off":
-            reason = self.session.speed.reason
+        if self.requested.speed.mode == "off":
+            reason = self.requested.speed.reason
             return f"speed is {reason}" if reason.startswith("off") else f"speed is off: {reason}"
-        if target.device.kind is DeviceKind.CPU and self.session.speed.mode != "report":
+        if target.device.kind is DeviceKind.CPU and self.requested.speed.mode != "report":
             return "a CPU is timed with --amp-speed=report only"
         from pytest_amp.speed import kinds_of_float32
 
@@ -74,26 +74,18 @@ class Place:
 
     def targets(self) -> list[Target]:
         """Return the run's targets, and fp32 and tf32 on the same devices if the marker names them."""
-        result = list(self.session.targets)
+        result = list(self.requested.low)
         # Sort by "missing": prefer an available target of each device; fall back to a missing one.
         devices = {t.device.key: t for t in sorted(result, key=lambda target: target.missing is None)}
         for precision in (FP32, TF32):
             if self.marker.dtypes is None or precision not in self.marker.dtypes:
                 continue
             has_it = [t for t in devices.values() if precision is FP32 or t.device.type == "cuda"]
-            result += [_wide(self.session, target, precision) for target in has_it]
+            result += [self.requested.wide(target, precision) for target in has_it]
         return result
 
 
-def _wide(session: AmpSession, target: Target, precision: Precision) -> Target:
-    """Return the fp32 or tf32 target of a device, the same object each time, so that fixtures are shared."""
-    known = session.wide_targets
-    return known.setdefault(
-        (target.device.key, precision.name), Target(target.device, precision, target.missing, session.config)
-    )
-
-
-def parametrize(metafunc: pytest.Metafunc, session: AmpSession) -> None:
+def parametrize(metafunc: pytest.Metafunc, requested: RequestedTargets, messages: Messages) -> None:
     """Run the test on every target; an invalid marker is a usage error that names the test."""
     name = metafunc.definition.nodeid
     try:
@@ -101,22 +93,22 @@ def parametrize(metafunc: pytest.Metafunc, session: AmpSession) -> None:
         generator = _generator(metafunc.definition.get_closest_marker("amp_parametrize"))
         family = family_of(metafunc.module)
     except ValueError as error:
-        session.usage_error(f"{name} (marker amp): {error}")
+        messages.usage_error(f"{name} (marker amp): {error}")
         metafunc.parametrize(TARGET, [], indirect=True, scope="session")
         return
     if sys.flags.optimize and family is not PROJECT:
-        session.usage_error(
+        messages.usage_error(
             f"python -O, or PYTHONOPTIMIZE={sys.flags.optimize}: removes assert statements, and a check without them "
             "holds whatever it finds; expected a run without it"
         )
-    place = Place(marker, family, session)
-    if (unknown := _unknown_types(marker, session)) is not None:
-        session.usage_error(f"{name} (marker amp): {unknown}")
+    place = Place(marker, family, requested)
+    if (unknown := _unknown_types(marker, requested)) is not None:
+        messages.usage_error(f"{name} (marker amp): {unknown}")
     try:
-        refuse_indirect(metafunc, session)
+        refuse_indirect(metafunc)
         rows = [row for target in place.targets() for row in _rows(place, target, generator)]
     except AmpUsageError as error:
-        session.usage_error(f"{name}: {error}")
+        messages.usage_error(f"{name}: {error}")
         rows = []
     if generator is None:
         metafunc.parametrize(TARGET, rows, indirect=True, scope="session")
@@ -124,7 +116,7 @@ def parametrize(metafunc: pytest.Metafunc, session: AmpSession) -> None:
         metafunc.parametrize((TARGET, generator[0]), rows, indirect=[TARGET], scope="session")
 
 
-def refuse_indirect(metafunc: pytest.Metafunc, session: AmpSession) -> None:
+def refuse_indirect(metafunc: pytest.Metafunc) -> None:
     """Raise AmpUsageError for an ``indirect`` parameter of a fixture of this plugin, which would ignore the value."""
     for mark in metafunc.definition.iter_markers("parametrize"):
         arguments = {**dict(zip(("argnames", "argvalues", "indirect"), mark.args, strict=False)), **mark.kwargs}
@@ -132,7 +124,7 @@ def refuse_indirect(metafunc: pytest.Metafunc, session: AmpSession) -> None:
         names = [name.strip() for name in argnames.split(",")] if isinstance(argnames, str) else list(argnames)
         meant = NAMES.intersection(names if indirect is True else indirect or ())
         for name in sorted(meant):
-            plugins = session.config.pluginmanager.get_plugins()
+            plugins = metafunc.config.pluginmanager.get_plugins()
             if not hasattr(metafunc.module, name) and not any(_makes(plugin, name) for plugin in plugins):
                 raise AmpUsageError(
                     f"parametrize gives {name} values, and the fixture takes none: device and dtype are those of the "
@@ -140,15 +132,15 @@ def refuse_indirect(metafunc: pytest.Metafunc, session: AmpSession) -> None:
                 )
 
 
-def _unknown_types(marker: AmpMarker, session: AmpSession) -> str | None:
+def _unknown_types(marker: AmpMarker, requested: RequestedTargets) -> str | None:
     """Return an error for an unknown device type in the marker: its test would never run, its xfail never apply."""
-    known = dict.fromkeys((*DEVICE_TYPES, *session.device_types, *(t.device.type for t in session.targets)))
+    known = dict.fromkeys((*DEVICE_TYPES, *requested.device_types, *(t.device.type for t in requested.low)))
     named = [*(marker.devices or ()), *(key.partition("-")[0] for key in marker.xfail)]
     unknown = next((name for name in named if name not in known), None)
     return None if unknown is None else f"{unknown!r} is not a device type; expected {', '.join(known)}"
 
 
-def check_marker(metafunc: pytest.Metafunc, session: AmpSession) -> None:
+def check_marker(metafunc: pytest.Metafunc, messages: Messages) -> None:
     """Validate the marker of a test without an amp fixture, for which it only protects torch's state.
 
     A marker of a class or a module may be meant for the other tests in it.
@@ -157,17 +149,17 @@ def check_marker(metafunc: pytest.Metafunc, session: AmpSession) -> None:
     try:
         AmpMarker.merged(metafunc.definition.iter_markers("amp"))
     except ValueError as error:
-        session.usage_error(f"{name} (marker amp): {error}")
+        messages.usage_error(f"{name} (marker amp): {error}")
         return
     keywords = [keyword for mark in metafunc.definition.own_markers if mark.name == "amp" for keyword in mark.kwargs]
     if keywords and not NAMES.intersection(metafunc.fixturenames):
-        session.usage_error(
+        messages.usage_error(
             f"{name} (marker amp): {keywords[0]}= does nothing for a test without an amp fixture; "
             "expected an argument of the test, such as amp or amp_device"
         )
 
 
-def check_own(metafunc: pytest.Metafunc, session: AmpSession, names: Iterable[str]) -> None:
+def check_own(metafunc: pytest.Metafunc, messages: Messages, names: Iterable[str]) -> None:
     """Note a usage error if a project overrides a fixture of ``names`` for tests of a family; elsewhere it may."""
     try:
         family = family_of(metafunc.module)
@@ -176,9 +168,9 @@ def check_own(metafunc: pytest.Metafunc, session: AmpSession, names: Iterable[st
     if family is PROJECT:
         return
     name = min(names)
-    plugins = session.config.pluginmanager.get_plugins()
+    plugins = metafunc.config.pluginmanager.get_plugins()
     files = sorted(str(plugin.__file__) for plugin in plugins if hasattr(plugin, "__file__") and _makes(plugin, name))
-    session.usage_error(
+    messages.usage_error(
         f"{', '.join(files) or 'a conftest.py'}: its fixture {name} takes the place of this plugin's, which the suites "
         "need; expected another name, or a conftest.py in the folder of the tests that use it"
     )

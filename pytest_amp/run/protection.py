@@ -14,12 +14,12 @@ from pytest_amp.devices.fake import FakeDevice
 from pytest_amp.run import workers
 from pytest_amp.run.identity import target_of
 from pytest_amp.run.machine_faults import error_after, memory_errors, skip_lost, swallowed
-from pytest_amp.run.session import KEY, AmpSession
+from pytest_amp.run.session import Isolation
 from pytest_amp.run.state_guard import StateGuard
 
 
-def protect(item: pytest.Item) -> Callable[[], None]:
-    """Seed torch and pin it to one CPU thread; return the function to call after the test.
+def protect(item: pytest.Item, seed: int, isolation: Isolation) -> Callable[[], None]:
+    """Seed torch with ``seed`` and pin it to one CPU thread; return the function to call after the test.
 
     With more threads the order of sums, and so the last bits of results, would depend on their number. If the device
     does not answer since an earlier test, the test is not run.
@@ -28,24 +28,23 @@ def protect(item: pytest.Item) -> Callable[[], None]:
 
     from pytest_amp.devices.generators import seed_torch
 
-    session = item.config.stash[KEY]
     target = target_of(item)
     device = target.device if target is not None else None
     if device is not None:
-        skip_lost(session, device)
+        skip_lost(device, isolation)
     errors_before = 0 if device is None else memory_errors(device)
     guard = StateGuard(device.type if device is not None else None)
     scope = contextlib.ExitStack()
     if isinstance(device, FakeDevice):
         scope.enter_context(device.refusing())
     torch.set_num_threads(1)
-    seed_torch(session.options.seed)
+    seed_torch(seed)
 
     def after() -> None:
         scope.close()
         torch.set_num_threads(threads)
         leaked = guard.restore()  # first, because it does not use the device: later tests need the restored state
-        problems = [_device_problem(item, session, device, errors_before)]
+        problems = [_device_problem(item, device, isolation, errors_before)]
         if leaked:
             what = "; ".join(f"{name}: {before} became {now}" for name, (before, now) in leaked.items())
             problems.append(f"AmpFailure: the test left torch's state changed (restored now): {what}")
@@ -56,30 +55,30 @@ def protect(item: pytest.Item) -> Callable[[], None]:
     return after
 
 
-def _device_problem(item: pytest.Item, session: AmpSession, device: Device | None, errors_before: int) -> str | None:
+def _device_problem(item: pytest.Item, device: Device | None, isolation: Isolation, errors_before: int) -> str | None:
     """Return the pending error of the device, or that it was full and the test went on."""
     if device is None or device.kind is not DeviceKind.ACCELERATOR:
         return None
     message = error_after(item, device)
     if message is not None:
-        session.poisoned[device.name] = (item.nodeid, message)
+        isolation.poisoned[device.name] = (item.nodeid, message)
         return f"{device.name} no longer answers after this test: {message}"
     return swallowed(item, device, errors_before)
 
 
-def leave_poisoned_worker(session: AmpSession) -> None:
+def leave_poisoned_worker(config: pytest.Config, isolation: Isolation) -> None:
     """End a worker whose device no longer answers: pytest-xdist names the test and starts another worker.
 
     If a new process cannot use the device, either, the worker stays, and its remaining tests are not run: a worker that
     took its place could not collect them, and pytest-xdist would wait for it.
     """
-    if not session.poisoned or session.stays or not workers.is_worker(session.config):
+    if not isolation.poisoned or isolation.stays or not workers.is_worker(config):
         return
     from pytest_amp.devices.probe import probe_in_child
 
-    answers = probe_in_child([*session.poisoned], workers.device_modules(session.config))
+    answers = probe_in_child([*isolation.poisoned], workers.device_modules(config))
     if not all(answer.works for answer in answers.values()):
-        session.stays = True
+        isolation.stays = True
         return
     sys.stdout.flush()
     sys.stderr.flush()

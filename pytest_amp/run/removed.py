@@ -7,34 +7,32 @@ from pathlib import Path
 
 import pytest
 
-from pytest_amp.config import OPTIONS
-from pytest_amp.run.session import AmpSession
+from pytest_amp.config import OPTIONS, AmpConfig
+from pytest_amp.run.session import Collected, Messages, Selection
 from pytest_amp.run.verdict import RUNS_NOTHING
 
 #: Options of pytest that select among collected tests: tests that they deselect were not requested.
 _SELECTING = ("keyword", "markexpr", "lf", "stepwise", "deselect")
 
 
-def note_removed(session: pytest.Session, amp_session: AmpSession) -> None:
+def note_removed(session: pytest.Session, collected: Collected, selection: Selection, messages: Messages) -> None:
     """Note which amp tests a conftest.py or a plugin removed; the run fails if it removed all tests of an argument."""
     option = session.config.option
-    there = {*map(id, session.items), *map(id, amp_session.dropped)}
+    there = {*map(id, session.items), *map(id, collected.dropped)}
     if any(getattr(option, name, None) for name in _SELECTING):
-        there |= {*map(id, amp_session.deselected_items)}
-    removed = [item for item in amp_session.collected if id(item) not in there]
-    amp_session.collected, amp_session.deselected_items, amp_session.dropped = [], [], []
+        there |= {*map(id, collected.deselected)}
+    removed = [item for item in collected.items if id(item) not in there]
+    collected.items, collected.deselected, collected.dropped = [], [], []
     if not removed:
         return
-    selected = [item for item in session.items if item.nodeid in amp_session.selected_nodes]
+    selected = [item for item in session.items if item.nodeid in collected.selected]
     total = len(removed) + len(selected)
-    amp_session.deselected[f"removed by a conftest.py or a plugin, which left {len(selected)} of {total}"] += len(
-        removed
-    )
+    selection.deselected[f"removed by a conftest.py or a plugin, which left {len(selected)} of {total}"] += len(removed)
     for argument in session.config.args:
         named = [item for item in removed if _names(argument, item, session.config)]
         left = [item for item in selected if _names(argument, item, session.config)]
         if named and not left:
-            amp_session.problem(
+            messages.problem(
                 f"{argument} was asked for: selected 0 of {len(named)}, a conftest.py or a plugin removed them after "
                 "they were collected"
             )
@@ -64,16 +62,19 @@ def refuse_exit(ended: SystemExit, config: pytest.Config) -> None:
         raise pytest.UsageError(f"{where}: ends pytest with status 0, and no check ran; expected pytest.exit") from None
 
 
-def expect_judged(config: pytest.Config, session: AmpSession | None) -> int:
-    """Return the status of a run that ended with 0: 1 if it has no verdict, or the status of the verdict."""
+def expect_judged(config: pytest.Config, options: AmpConfig | None, status: int | None) -> int:
+    """Return the status of a run that ended with 0: 1 if it has no verdict, or ``status``, that of the verdict.
+
+    ``options`` are None if the run ended before they were read.
+    """
     if any(getattr(config.option, name, False) for name in (*RUNS_NOTHING, "markers")):
         return 0
-    if session is not None and (session.status or not session.options.explicit):
-        return session.status or 0
-    is_requested = session is not None or any(
+    if options is not None and (status or not options.explicit):
+        return status or 0
+    is_requested = options is not None or any(
         getattr(config.option, option.ini, None) is not None for option in OPTIONS
     )
-    if is_requested and (session is None or session.status is None):
+    if is_requested and status is None:
         sys.stderr.write("ERROR: the run was ended with status 0 before a check ran (pytest.exit, or a hook)\n")
         return 1
     return 0

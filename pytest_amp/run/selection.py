@@ -13,8 +13,7 @@ from pytest_amp.known.expected import expected_failure, fault_of, faults_beside
 from pytest_amp.markers import AmpMarker
 from pytest_amp.run.identity import FAULT, INFO, MARKER, info_of, key_of, target_of
 from pytest_amp.run.parametrization import Place
-from pytest_amp.run.provenance import note_devices, note_families
-from pytest_amp.run.session import AmpSession
+from pytest_amp.run.session import Collected, Messages, RequestedTargets, Selection
 from pytest_amp.run.tally import TestInfo
 from pytest_amp.run.targets import Target
 
@@ -35,44 +34,42 @@ def keep_together(items: list[pytest.Item]) -> None:
         items[index] = item
 
 
-def select(items: list[pytest.Item], session: AmpSession) -> None:
-    """Note the identity of each amp test, and deselect tests that do not exist on their target or in this tier."""
-    if session.options.speed == "gate":
-        _ = session.speed  # validate an explicit --amp-speed=gate, even without a test of speed
+def select(
+    items: list[pytest.Item], tier: str, requested: RequestedTargets, messages: Messages
+) -> list[tuple[pytest.Item, str]]:
+    """Note the identity of each amp test, and remove tests that do not exist on their target or in ``tier``.
+
+    Return the removed tests with their reasons.
+    """
     selected, dropped = [], []
     for item in items:
-        reason = _noted(item, session) or _other_tier(item, session)
+        reason = _noted(item, requested, messages) or _other_tier(item, tier)
         if reason is None:
             selected.append(item)
         else:
-            dropped.append(item)
-            session.deselected[reason] += 1
-    note_devices(session)
-    note_families(session, _folders(selected))
-    if dropped:
-        items[:] = selected
-        session.dropped += dropped
-        session.config.hook.pytest_deselected(items=dropped)
+            dropped.append((item, reason))
+    items[:] = selected
+    return dropped
 
 
-def _folders(items: Iterable[pytest.Item]) -> dict[str, Path]:
+def folders_of(items: Iterable[pytest.Item]) -> dict[str, Path]:
     """Return the folder of each family's package, by the family's name."""
     packages = {getattr(getattr(item, "module", None), "__package__", None) for item in items if INFO in item.stash}
     families = (family_of_package(package) for package in packages)
     return {family.name: folder for family, folder in families if folder is not None}
 
 
-def _noted(item: pytest.Item, session: AmpSession) -> str | None:
+def _noted(item: pytest.Item, requested: RequestedTargets, messages: Messages) -> str | None:
     target = target_of(item)
     if target is None:
         return None
     try:
         marker = AmpMarker.merged(item.iter_markers("amp"))
     except ValueError as error:  # from a mark of pytest.param, which is not known earlier
-        session.usage_error(f"{item.nodeid} (marker amp): {error}")
+        messages.usage_error(f"{item.nodeid} (marker amp): {error}")
         return None
     info = info_of(item, target)
-    place = Place(marker, family_of(getattr(item, "module", None)), session)
+    place = Place(marker, family_of(getattr(item, "module", None)), requested)
     item.stash[MARKER] = marker
     item.stash[INFO] = info
     if "benchmark" in getattr(item, "fixturenames", ()):
@@ -82,7 +79,7 @@ def _noted(item: pytest.Item, session: AmpSession) -> str | None:
     report = marker.expected_failure(target.device.key, target.precision.name)
     if report is not None:
         item.add_marker(pytest.mark.xfail(strict=True, reason=report))
-    _expect_fault(item, info, target, session)
+    _expect_fault(item, info, target, messages)
     for label, value in (
         ("device", target.device.key),
         ("dtype", target.precision.name),
@@ -92,7 +89,7 @@ def _noted(item: pytest.Item, session: AmpSession) -> str | None:
     return place.unfit(target)
 
 
-def _expect_fault(item: pytest.Item, info: TestInfo, target: Target, session: AmpSession) -> None:
+def _expect_fault(item: pytest.Item, info: TestInfo, target: Target, messages: Messages) -> None:
     """Mark the test as a strict xfail if a known fault of this release covers it."""
     family, folder = family_of_package(getattr(getattr(item, "module", None), "__package__", None))
     if folder is None:
@@ -114,11 +111,10 @@ def _expect_fault(item: pytest.Item, info: TestInfo, target: Target, session: Am
             item.add_marker(expected_failure(row))
             item.stash[FAULT] = row
     except ValueError as error:
-        session.usage_error(str(error))
+        messages.usage_error(str(error))
 
 
-def _other_tier(item: pytest.Item, session: AmpSession) -> str | None:
-    tier = session.options.tier
+def _other_tier(item: pytest.Item, tier: str) -> str | None:
     family = _long_family(item)
     long = family is not None or item.get_closest_marker("amp_long") is not None
     if tier == "ordinary" and long:
@@ -136,18 +132,18 @@ def _long_family(item: pytest.Item) -> str | None:
     return f"{family.name} on {target.device.type}: "
 
 
-def count_made(items: object, session: AmpSession) -> None:
+def count_made(items: object, selection: Selection) -> None:
     """Count the tests by function, to check later that all parameters of a function ran."""
     for item in items if isinstance(items, list) else [items]:
         if isinstance(item, pytest.Item) and (target := target_of(item)) is not None:
             info = info_of(item, target)
-            session.created[info.target, info.family, info.test] += 1
+            selection.created[info.target, info.family, info.test] += 1
 
 
-def count_selected(items: Iterable[pytest.Item], session: AmpSession) -> None:
+def count_selected(items: Iterable[pytest.Item], selection: Selection, collected: Collected) -> None:
     """Count the selected tests by target and family; the run fails if none of a group is executed."""
     for item in items:
         info = item.stash.get(INFO, None)
         if info is not None:
-            session.selected[info.target, info.family] += 1
-            session.selected_nodes.add(item.nodeid)
+            selection.selected[info.target, info.family] += 1
+            collected.selected.add(item.nodeid)

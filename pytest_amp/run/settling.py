@@ -6,39 +6,40 @@ from collections.abc import Iterable
 
 import pytest
 
-from pytest_amp.account import Made, receive
+from pytest_amp.account import Account, Made, receive
 from pytest_amp.failure import AmpFailure
 from pytest_amp.run.identity import INFO
-from pytest_amp.run.session import KEY, AmpSession
+from pytest_amp.run.session import Messages
 
 
-def settle(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestReport) -> None:
+def settle(
+    item: pytest.Item,
+    call: pytest.CallInfo[None],
+    report: pytest.TestReport,
+    account: Account,
+    messages: Messages,
+) -> None:
     """Remove reported failures from the account, and fail ``report`` if it omits a failure of its test.
 
     A failure after the end of its test (in a thread that outlives it, or in a late finalizer) fails the run.
     """
-    session = item.config.stash[KEY]
-    if session.account is None:
-        return
     if call.excinfo is not None:
         receive(call.excinfo.value)
-    lost = session.account.lost()
+    lost = account.lost()
     if not lost:
         return
     of_test = [failure for failure in lost if failure.test in (item.nodeid, "")]
-    session.account.settle(lost)
-    _blame(session, [failure for failure in lost if failure not in of_test])
+    account.settle(lost)
+    _blame(messages, [failure for failure in lost if failure not in of_test])
     if of_test and not report.failed and not (report.skipped and hasattr(report, "wasxfail")):
         report.outcome = "failed"
         report.longrepr = "\n".join(failure.told() for failure in of_test)
         vars(report).pop("wasxfail", None)
 
 
-def close(session: AmpSession) -> None:
+def close(account: Account, messages: Messages) -> None:
     """Fail the run for failures that remain at its end: from a finalizer of the session, or a late deletion."""
-    account, session.account = session.account, None
-    if account is not None:
-        _blame(session, account.close())
+    _blame(messages, account.close())
 
 
 def say_failed(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestReport) -> None:
@@ -49,10 +50,10 @@ def say_failed(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.Te
         report.amp["failed"] = text.splitlines()[0]
 
 
-def _blame(session: AmpSession, failures: Iterable[Made]) -> None:
+def _blame(messages: Messages, failures: Iterable[Made]) -> None:
     for failure in failures:
         first = next(iter(failure.text.splitlines()), "")
         where = f" in {failure.place}" if failure.place else ""
-        session.problem(
+        messages.problem(
             f"{failure.test or 'after the last test'}: a check failed{where}, and nobody received it: {first}"
         )

@@ -94,6 +94,17 @@ class Tally:
             self._claim(observation, report.nodeid, getattr(report, "worker_id", ""))
         return brought
 
+    def observed(self) -> tuple[Observation, ...]:
+        """Return every observation; workers have none."""
+        return tuple(observation for _, observation in self.observations.values())
+
+    def add_hang(self, node: str, info: TestInfo, key: str, message: str) -> None:
+        """Count a test that never ended as an error."""
+        self.outcomes.setdefault((info.target, info.family), Counter())["error"] += 1
+        self.failures.append((node, message))
+        self.texts.setdefault(node, (info.target, info.family, message))
+        self.failed.setdefault(key, message)
+
     def _claim(self, observation: Observation, node: str, worker: str) -> None:
         """Store an observation, and note a clash: its key comes from another test, or the same test changed its value.
 

@@ -6,16 +6,14 @@ import signal
 import threading
 from collections.abc import Callable
 from types import FrameType
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from pytest_amp.run.session import AmpSession
+from pytest_amp.run.session import Ending, Messages
 
 #: Signals of a job's scheduler, a container's end and a closed terminal.
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 
-def end_as_interrupted(session: AmpSession) -> Callable[[], None]:
+def end_as_interrupted(ending: Ending, messages: Messages) -> Callable[[], None]:
     """Turn the signals into a KeyboardInterrupt, which pytest handles; return a function that restores the handlers.
 
     Only signals without a handler are handled, and only in the main thread, where Python allows it. While the files are
@@ -33,11 +31,11 @@ def end_as_interrupted(session: AmpSession) -> Callable[[], None]:
     def interrupt(number: int, _frame: FrameType | None) -> None:
         restore()
         name = signal.Signals(number).name
-        session.ended_by = number
-        if session.finishing:
-            session.notes.append(f"{name} came after the last test: all that was observed is written")
+        ending.signal = number
+        if ending.finishing:
+            messages.note(f"{name} came after the last test: all that was observed is written")
             return
-        session.notes.append(f"ended by {name}: what was observed until then is written")
+        messages.note(f"ended by {name}: what was observed until then is written")
         raise KeyboardInterrupt(name)
 
     for number in mine:

@@ -20,16 +20,16 @@ import sys
 import threading
 import time
 import traceback
-from collections import Counter
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from types import FrameType
 
 import pytest
 
 from pytest_amp.failure import AmpFailure
 from pytest_amp.run import workers
-from pytest_amp.run.identity import INFO, key_of, target_of
-from pytest_amp.run.session import AmpSession
+from pytest_amp.run.identity import INFO
+from pytest_amp.run.result import Run
+from pytest_amp.run.session import Messages
 
 #: Maximum time for interrupted code to return, and between two checks of the watchdog thread, in seconds.
 GRACE, PAUSE = 10.0, 1.0
@@ -41,14 +41,23 @@ _SIGNAL = getattr(signal, "SIGALRM", None)
 class Watchdog:
     """Thread that enforces the limits of one session, and the hook that passes it the running test."""
 
-    def __init__(self, session: AmpSession) -> None:
+    def __init__(
+        self,
+        limits: tuple[float, float],
+        config: pytest.Config,
+        messages: Messages,
+        conclude: Callable[[pytest.Item | None, str], Run],
+    ) -> None:
         """Start the thread; the main thread calls ``close`` at the end.
+
+        ``limits`` are those of a test and of the run, in seconds. ``conclude`` judges a run that hangs in a test, for
+        the reason in a message, and writes its files.
 
         Messages go to a duplicate of standard error: pytest redirects the original during a test.
         """
-        self._session = session
-        self._limit, self._run_limit = session.options.timeout
-        if workers.is_worker(session.config):
+        self._config, self._messages, self._conclude = config, messages, conclude
+        self._limit, self._run_limit = limits
+        if workers.is_worker(config):
             self._run_limit = 0.0  # the controller enforces it
         self._began = time.monotonic()
         self._item: pytest.Item | None = None
@@ -122,7 +131,7 @@ class Watchdog:
                 self._end(item)
             elif self._run_limit and now > self._began + self._run_limit and not self._over:
                 self._over = True
-                self._session.problem(self._message())
+                self._messages.problem(self._message())
                 self._alarm()
             elif item is not None and now > self._deadline + self._grace and self._interrupted:
                 self._end(item)
@@ -133,7 +142,7 @@ class Watchdog:
     def _move(self, now: float) -> None:
         """Postpone faulthandler's timeout, which needs no GIL, unless pytest uses it (``faulthandler_timeout``)."""
         with contextlib.suppress(ValueError):  # the key does not exist without pytest's plugin
-            if float(self._session.config.getini("faulthandler_timeout") or 0):
+            if float(self._config.getini("faulthandler_timeout") or 0):
                 return
         if self._limit and now > self._moved + MOVED:
             self._moved = now
@@ -150,7 +159,7 @@ class Watchdog:
         message = f"{self._message()}, and could not be interrupted"
         self.line(f"\npytest-amp: {message}")
         faulthandler.dump_traceback(file=self._output)
-        if not workers.is_worker(self._session.config):
+        if not workers.is_worker(self._config):
             try:
                 self._write(item, message)
             except BaseException:  # noqa: BLE001  # the process ends, whatever else is broken
@@ -160,20 +169,8 @@ class Watchdog:
     def _write(self, item: pytest.Item | None, message: str) -> None:
         """Write the record and the summary from the watchdog thread."""
         from pytest_amp.report.terminal import summarize
-        from pytest_amp.run.freeze import freeze
-        from pytest_amp.run.verdict import finish
 
-        session = self._session
-        session.problem(message)
-        target = None if item is None else target_of(item)
-        if item is not None and target is not None:
-            info = item.stash[INFO]
-            session.tally.outcomes.setdefault((info.target, info.family), Counter())["error"] += 1
-            session.tally.failures.append((item.nodeid, message))
-            session.tally.texts.setdefault(item.nodeid, (info.target, info.family, message))
-            session.tally.failed.setdefault(key_of(item, info, target), message)
-        finish(session, 1)
-        summarize(freeze(session), self)  # type: ignore[arg-type]  # the only methods of a terminal that it uses
+        summarize(self._conclude(item, message), self)  # type: ignore[arg-type]  # the only methods of a terminal that it uses
 
     def section(self, title: str, sep: str = "=") -> None:
         """Write a section's title, as the terminal's method does."""
@@ -185,15 +182,20 @@ class Watchdog:
 
 
 @contextlib.contextmanager
-def watched(session: AmpSession) -> Iterator[None]:
-    """Enforce the limits of ``session`` while its tests run."""
-    if not any(session.options.timeout):
+def watched(
+    limits: tuple[float, float],
+    config: pytest.Config,
+    messages: Messages,
+    conclude: Callable[[pytest.Item | None, str], Run],
+) -> Iterator[None]:
+    """Enforce the limits while tests run; the arguments are those of ``Watchdog``."""
+    if not any(limits):
         yield
         return
-    watchdog = Watchdog(session)
-    session.config.pluginmanager.register(watchdog, "amp-watchdog")
+    watchdog = Watchdog(limits, config, messages, conclude)
+    config.pluginmanager.register(watchdog, "amp-watchdog")
     try:
         yield
     finally:
-        session.config.pluginmanager.unregister(watchdog)
+        config.pluginmanager.unregister(watchdog)
         watchdog.close()

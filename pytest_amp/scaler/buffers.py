@@ -1,4 +1,4 @@
-"""Buffers that an overflow leaves nonfinite: running statistics, which torch itself updates, and others."""
+"""Buffers that an overflow leaves nonfinite: running statistics, which torch itself updates, and any other buffers."""
 
 from __future__ import annotations
 
@@ -61,8 +61,9 @@ def check_buffers(
 ) -> str | None:
     """Check that the test accepts every nonfinite buffer, by a name or a pattern. Raises AmpFailure.
 
-    ``nonfinite`` maps the name of a buffer to the iterations that spoilt it. Running statistics need not be accepted if
-    an overflow planted in a forward pass has spoilt them: a note names them, which is returned (None without them).
+    ``nonfinite`` maps the name of a buffer to the iterations that left it nonfinite. Running statistics need
+    not be accepted if an overflow planted in a forward pass is the cause: a note names them, which is returned (None
+    without them).
     ``run`` runs an iteration without overflow, to find the buffers that normalization updates. ``whole`` is False if no
     overflow was planted in a forward pass.
     """
@@ -111,7 +112,7 @@ def _failure(
         at = nonfinite[unexpected[0]][0]
         likely = f"an overflow of the model's own: none was planted in the forward pass of iteration {at}"
     elif wrong:
-        likely = "the forward pass updates them, and skipping cannot undo it; they are no running statistics of torch's"
+        likely = "the forward pass updates them, and skipping cannot undo it; they are not running statistics of torch"
     else:
         likely = "they stay finite now"
     return AmpFailure(
@@ -122,7 +123,7 @@ def _failure(
             else f"finite, and named in nonfinite_buffers: {', '.join(unused)}"
         ),
         label_before="rule",
-        before="a skipped step leaves no buffer with an inf or NaN in it, but for running statistics; named in "
+        before="a skipped step leaves no buffer with an inf or NaN, except running statistics; named in "
         f"nonfinite_buffers: {accepted or 'none'}",
         now=f"not finite after an overflow in the forward pass: {sorted(nonfinite) or 'none'}",
         likely=likely,

@@ -62,7 +62,7 @@ def _check_count(where: str, train: Train, iteration: Iteration, method: str, li
     raise AmpFailure(
         f"{where}: the training step calls scaler.{method} {count} times",
         label_before="rule",
-        before="scale, unscale_ (if gradients are looked at), step, update, once each",
+        before="scale, unscale_ (if gradients are read), step, update, once each",
         now=_called(called),
         site=_lines(lines or [first_line_of(train) or ""]),
         likely=likely,
@@ -70,16 +70,25 @@ def _check_count(where: str, train: Train, iteration: Iteration, method: str, li
 
 
 def check_stale(case: str, train: Train, iteration: Iteration) -> None:
-    """Raise AmpFailure if an iteration begins with gradients of the previous one."""
+    """Raise AmpFailure if an iteration begins with gradients of the previous one, or steps twice with the same ones."""
+    names = sorted(iteration.stale or iteration.stale_within)
+    if not names:
+        return
+    source = "the iteration before" if iteration.stale else "a step in the same iteration"
     if iteration.stale:
-        raise AmpFailure(
-            f"{case}, iteration {iteration.index}: gradients are added to those of the iteration before",
-            label_before="rule",
-            before="an iteration begins without gradients: the old ones are without the scale, the new ones with it",
-            now=", ".join(sorted(iteration.stale)[:3]) + (", ..." if len(iteration.stale) > 3 else ""),
-            site=_lines([first_line_of(train) or "", *iteration.backward_lines]),
-            likely="optimizer.zero_grad() is missing, or does not have these parameters",
-        )
+        rule = "an iteration begins without gradients: the old ones are without the scale, the new ones with it"
+    else:
+        rule = "accumulation steps once, behind the last backward pass; a further step begins without gradients"
+    raise AmpFailure(
+        f"{case}, iteration {iteration.index}: gradients are added to those of {source}",
+        label_before="rule",
+        before=rule,
+        now=", ".join(names[:3]) + (", ..." if len(names) > 3 else ""),
+        site=_lines([first_line_of(train) or "", *iteration.backward_lines, *iteration.scaler.lines.get("step", [])]),
+        likely="optimizer.zero_grad() is missing, or does not have these parameters"
+        if iteration.stale
+        else "scaler.step is called for each part of an accumulated gradient, or optimizer.zero_grad() is missing",
+    )
 
 
 def first_line_of(train: Train) -> str | None:

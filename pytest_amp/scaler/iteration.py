@@ -13,7 +13,7 @@ import torch
 from pytest_amp.cases import Case, expect_graph, loss_of
 from pytest_amp.devices import Device
 from pytest_amp.numerics.callers import calling_line
-from pytest_amp.numerics.prediction import by_hand
+from pytest_amp.numerics.prediction import manual_region
 from pytest_amp.precision import Precision
 from pytest_amp.scaler.regions import note
 from pytest_amp.scaler.watched import WatchedScaler
@@ -53,6 +53,8 @@ class Iteration:
     planted_in: str = field(default="", init=False)
     #: Names of parameters that began with a gradient of the previous iteration.
     stale: list[str] = field(default_factory=list, init=False)
+    #: Names of parameters with which the optimizer stepped twice, the second time with the first gradient added.
+    stale_within: list[str] = field(default_factory=list, init=False)
     #: Dtypes in which autocast was on when the model or the loss was called, and the lines of these calls.
     regions: set[torch.dtype] = field(default_factory=set, init=False)
     call_lines: list[str] = field(default_factory=list, init=False)
@@ -81,7 +83,7 @@ class Iteration:
     def autocast(self) -> Any:
         """An autocast region on the device, in the dtype under test; a disabled one in the run in float32."""
         if self.manual and not self.low:
-            return by_hand(self.device, self.precision, inside=True)()
+            return manual_region(self.device, self.precision, inside=True)()
         return self.device.autocast(self.precision.dtype, enabled=self.low)
 
     def note_call(self) -> None:

@@ -33,14 +33,14 @@ def check_parts(training: Training) -> None:
     are clipped before they are unscaled. The check is skipped if the step does not run in float32, or opens a region
     itself. Raises AmpFailure.
     """
-    wide = replace(training, low=False, overflow_gradients_at=(), overflow_activations_at=())
-    plain, scaled = _first(wide, 1.0), _first(wide, SCALE)
+    float32_training = replace(training, low=False, overflow_gradients_at=(), overflow_activations_at=())
+    plain, scaled = _first(float32_training, 1.0), _first(float32_training, SCALE)
     if plain is None or scaled is None or plain.regions or scaled.regions:
         return
     distance = distance_of(plain.seen, scaled.seen)
     if distance <= DISTANCE:
         return
-    if not distance_of(plain.seen, _seen_again(wide)) <= DISTANCE:
+    if not distance_of(plain.seen, _seen_again(float32_training)) <= DISTANCE:
         return  # it also differs at one scale: random numbers that torch does not seed
     lines = scaled.unscaled_lines
     if lines:
@@ -50,7 +50,7 @@ def check_parts(training: Training) -> None:
             what="a part of the gradients is not scaled",
             now=f"{len(scaled.backwards)} backward passes, of which {len(lines)} begin with a loss that is not scaled",
             site=", ".join(lines),
-            likely="loss.backward() in place of scaler.scale(loss).backward(): what it adds is divided by the scale, "
+            likely="loss.backward() in place of scaler.scale(loss).backward(): its gradients are divided by the scale, "
             "and so lost",
         )
     read = lines_that_read_gradients(training)
@@ -60,7 +60,7 @@ def check_parts(training: Training) -> None:
         what="the gradients that the optimizer sees depend on the scale",
         now=f"read or changed before scaler.unscale_(optimizer): relative distance {distance:.3g}",
         site=", ".join(read) or None,
-        likely="gradients are clipped, or looked at, before scaler.unscale_(optimizer)",
+        likely="gradients are clipped, or read, before scaler.unscale_(optimizer)",
     )
 
 
@@ -109,7 +109,7 @@ def distance_of(left: list[torch.Tensor], right: list[torch.Tensor]) -> float:
 
 def lines_that_read_gradients(training: Training) -> list[str]:
     """Return the lines that read gradients after a backward pass and before the scaler's next call."""
-    wide = replace(training, low=False, overflow_gradients_at=(), overflow_activations_at=())
+    float32_training = replace(training, low=False, overflow_gradients_at=(), overflow_activations_at=())
     lines: dict[str, None] = {}
     running: list[Iteration] = []
 
@@ -123,7 +123,7 @@ def lines_that_read_gradients(training: Training) -> list[str]:
             lines.setdefault(line)
 
     with suppress(Exception), _reads_of_gradients(read):
-        list(wide.iterations(1, SCALE, UpdateRule(), running.append))
+        list(float32_training.iterations(1, SCALE, UpdateRule(), running.append))
     return list(lines)
 
 

@@ -100,4 +100,4 @@ def likely_of_difference(training: Training, scale: float, *, repeats: bool) -> 
     operator = likely_operator(training.case, training.case.realise(seed=training.seed), where, scale)
     if not repeats:
         return f"two iterations at one scale differ, too: {operator or UNSEEDED}"
-    return operator or "gradients are clipped, or looked at, before scaler.unscale_(optimizer)"
+    return operator or "gradients are clipped, or read, before scaler.unscale_(optimizer)"

@@ -161,7 +161,7 @@ class ReferenceScaler:
         if not self.enabled:
             return
         self._check_initialized("unscale_")
-        stage = self._kept(optimizer).stage
+        stage = self._state_of(optimizer).stage
         if stage is Stage.UNSCALED:
             raise Refused(RuntimeError, "unscale_() has already been called on this optimizer since the last update()")
         if stage is Stage.STEPPED:
@@ -192,7 +192,7 @@ class ReferenceScaler:
         if closure:
             raise Refused(RuntimeError, "Closure use is not currently supported if GradScaler is enabled.")
         self._check_initialized("step")
-        stage = self._kept(optimizer).stage
+        stage = self._state_of(optimizer).stage
         if stage is Stage.STEPPED:
             raise Refused(RuntimeError, "step() has already been called since the last update()")
         if stage is Stage.READY:
@@ -265,6 +265,6 @@ class ReferenceScaler:
         if not self.initialized:
             raise Refused(AssertionError, f"Attempted {method} but _scale is None")
 
-    def _kept(self, optimizer: str) -> OptimizerState:
+    def _state_of(self, optimizer: str) -> OptimizerState:
         """Return the optimizer's stored state, created here even by a refused call (``_per_optimizer_states``)."""
         return self.optimizers.setdefault(optimizer, OptimizerState())

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,6 +12,7 @@ from torch.overrides import TorchFunctionMode
 
 from pytest_amp.failure import AmpFailure
 from pytest_amp.numerics.callers import calling_line
+from pytest_amp.numerics.entered_regions import followed_autocast, line_of_region
 from pytest_amp.precision import dtype_name
 
 if TYPE_CHECKING:
@@ -25,17 +27,34 @@ def note(device_type: str, dtypes: set[torch.dtype]) -> None:
 
 @contextmanager
 def noted_at_calls(device_type: str, dtypes: dict[torch.dtype, str | None]) -> Iterator[None]:
-    """Note inside the block the autocast dtype at each call of torch, also within modules, with its first line."""
+    """Note inside the block the autocast dtype at each call of torch, also within modules.
+
+    The line of a dtype is that of the region entered last at its first call, or of that call if nothing in the block
+    has entered the region.
+    """
+    entered: list[tuple[object, str | None]] = []
+
+    def entering(region: Any, enter: Callable[[], Any], frame: FrameType) -> Any:
+        result = enter()
+        if region.device == device_type:
+            entered.append((region, line_of_region(frame)))
+        return result
+
+    def leaving(region: Any) -> None:
+        while region.device == device_type and entered:
+            if entered.pop()[0] is region:
+                break
 
     class Noting(TorchFunctionMode):
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             if torch.is_autocast_enabled(device_type):
                 dtype = torch.get_autocast_dtype(device_type)
                 if dtype not in dtypes:
-                    dtypes[dtype] = calling_line()
+                    line = entered[-1][1] if entered else None
+                    dtypes[dtype] = line or calling_line()
             return func(*args, **(kwargs or {}))
 
-    with Noting():
+    with followed_autocast(entering, leaving), Noting():
         yield
 
 
@@ -64,13 +83,13 @@ def check_region(iteration: Iteration, again: Callable[[], object]) -> None:
     ``again`` runs the training step once more, to look within: it is called if the dtype was not seen at the calls.
     Raises AmpFailure.
     """
-    dtypes, expected = iteration.regions | iteration.operator_regions.keys(), iteration.precision.dtype
-    if expected not in dtypes:
+    entered, expected = dict.fromkeys(iteration.regions) | iteration.operator_regions, iteration.precision.dtype
+    if expected not in entered:
         noted: dict[torch.dtype, str | None] = {}
         with noted_at_calls(iteration.device.type, noted):
             again()
-        dtypes |= noted.keys()
-    failure = _without_region(iteration, dtypes, expected) or _backward_within(iteration)
+        entered |= noted
+    failure = _without_region(iteration, entered, expected) or _backward_within(iteration)
     if failure is not None:
         raise failure
 
@@ -83,25 +102,31 @@ def _backward_within(iteration: Iteration) -> AmpFailure | None:
     return AmpFailure(
         f"{iteration.case.name}: backward runs inside the region; it belongs outside",
         label_before="rule",
-        before="the region ends after the loss: going back, operators run in the dtypes that they ran in before",
+        before="the region ends after the loss: backward runs each operator in the dtypes of its forward pass",
         now=f"autocast({', '.join(sorted(map(dtype_name, dtypes)))}) is on where gradients are accumulated",
         site=", ".join(iteration.backward_lines) or None,
         likely="backward() is within the with block, or autocast was switched on and never off",
     )
 
 
-def _without_region(iteration: Iteration, dtypes: set[torch.dtype], expected: torch.dtype) -> AmpFailure | None:
-    """Return the failure of a training step in which autocast was not on in the expected dtype; None if it was."""
-    if expected in dtypes:
+def _without_region(
+    iteration: Iteration, entered: Mapping[torch.dtype, str | None], expected: torch.dtype
+) -> AmpFailure | None:
+    """Return the failure of a training step in which autocast was not on in the expected dtype; None if it was.
+
+    ``entered`` maps the dtypes in which it was on to the lines of their regions.
+    """
+    if expected in entered:
         return None
-    names = ", ".join(sorted(dtype_name(dtype) for dtype in dtypes))
+    names = ", ".join(sorted(map(dtype_name, entered)))
+    lines = [line for line in entered.values() if line] or iteration.call_lines
     return AmpFailure(
         f"{iteration.case.name}: the training step computes nothing under autocast({dtype_name(expected)})",
         label_before="rule",
         before="the forward pass is in a region: with iteration.autocast()",
-        now=f"autocast is on in {names} only" if dtypes else "autocast is never on",
-        site=", ".join(iteration.call_lines) or None,
-        likely="a region of its own with another dtype, where it has to be iteration.autocast()"
-        if dtypes
+        now=f"autocast is on in {names} only" if entered else "autocast is never on",
+        site=", ".join(lines) or None,
+        likely="the step opens its own region with another dtype instead of iteration.autocast()"
+        if entered
         else "the region is missing, disabled, or closed before the forward pass",
     )

@@ -111,12 +111,14 @@ def _run(training: Training, nonfinite_buffers: Collection[str]) -> tuple[float,
     scale = _largest_scale(training) / _peak(bad, steps)
     for _ in range(_RUNS - 1):
         with contextlib.suppress(_OwnOverflow):
-            return scale, _seen(training, nonfinite_buffers, steps, scale, again=True)
+            return scale, _run_iterations(training, nonfinite_buffers, steps, scale, again=True)
         scale *= _LESS
-    return scale, _seen(training, nonfinite_buffers, steps, scale, again=False)
+    return scale, _run_iterations(training, nonfinite_buffers, steps, scale, again=False)
 
 
-def _seen(training: Training, nonfinite_buffers: Collection[str], steps: int, scale: float, *, again: bool) -> _Seen:
+def _run_iterations(
+    training: Training, nonfinite_buffers: Collection[str], steps: int, scale: float, *, again: bool
+) -> _Seen:
     """Run the iterations and return their results. Raises _OwnOverflow if another run may follow (``again``)."""
     bad, observed = {*training.overflow_gradients_at, *training.overflow_activations_at}, _Seen()
     for iteration, step in _guarded(training, steps, scale):
@@ -220,7 +222,7 @@ def _check_gradients(training: Training, iteration: Iteration, scale: float) -> 
         raise AmpFailure(
             f"{training.case.name}: the gradients that the optimizer sees depend on the scale",
             label_before="rule",
-            before=f"the same at the scale S and at S / {_OTHER_SCALE:.0f}, but for rounding",
+            before=f"the same at the scale S and at S / {_OTHER_SCALE:.0f}, except for rounding",
             now=f"relative distance {distance:.3g}",
             likely=likely_of_difference(training, scale, repeats=not unseeded),
         )
@@ -253,7 +255,7 @@ def _check_outcome(training: Training, iteration: Iteration, step: TraceStep) ->
         raise AmpFailure(
             f"{name}, iteration {index}: "
             + (
-                "an overflow is stepped with"
+                "a step with an overflow is taken"
                 if overflows
                 else "a step is skipped, or does nothing, without an overflow"
             ),
@@ -261,7 +263,7 @@ def _check_outcome(training: Training, iteration: Iteration, step: TraceStep) ->
             before="a step with an inf or NaN among its gradients changes no parameter; every other step does",
             now=f"found inf: {step.found_inf}, skipped: {step.skipped}, scale {step.scale}",
             site=_lines_of_outcome(training, iteration, is_stepped=overflows),
-            likely="gradients are repaired, replaced or zeroed before the scaler looks at them"
+            likely="gradients are repaired, replaced or zeroed before the scaler checks them"
             if overflows
             else likely_of_skip(training, iteration, step),
         )

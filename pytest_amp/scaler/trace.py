@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack
 from dataclasses import KW_ONLY, dataclass
@@ -16,12 +15,13 @@ from pytest_amp.devices import Device
 from pytest_amp.failure import AmpFailure, AmpUsageError, is_usage_error
 from pytest_amp.numerics.errors import exact_copy
 from pytest_amp.precision import Precision
+from pytest_amp.scaler.accumulation import watch_accumulation
 from pytest_amp.scaler.iteration import Iteration, Train, plain_sgd, standard_step, watched_calls
 from pytest_amp.scaler.planting import plant_in_a_gradient, plant_in_an_activation
 from pytest_amp.scaler.reference import UpdateRule
 from pytest_amp.scaler.regions import noted_in_backward
 from pytest_amp.scaler.unscaling import expect_unscaled
-from pytest_amp.scaler.watched import ScalerTrace, TraceStep, WatchedScaler, identical, parameters_of
+from pytest_amp.scaler.watched import ScalerTrace, TraceStep, WatchedScaler, parameters_of
 
 __tracebackhide__ = is_usage_error
 
@@ -146,7 +146,7 @@ def _seeing(iteration: Iteration) -> Callable[..., None]:
 
 
 def watch_backward(iteration: Iteration, hooks: ExitStack) -> None:
-    """Watch the first iteration for backward in a region, and the second for gradients added to those of the first.
+    """Watch the first iteration for backward in a region, and the second for gradients added to old ones.
 
     The hooks are installed in one iteration only, because they take time.
     """
@@ -154,31 +154,4 @@ def watch_backward(iteration: Iteration, hooks: ExitStack) -> None:
         trained = [parameter for parameter in iteration.model.parameters() if parameter.requires_grad]
         hooks.enter_context(noted_in_backward(iteration.device.type, trained, iteration.in_backward))
     if iteration.index == 1:
-        _watch_accumulation(iteration, hooks)
-
-
-def _watch_accumulation(iteration: Iteration, hooks: ExitStack) -> None:
-    """Note parameters whose first gradient in this iteration is added to an existing one."""
-    names: dict[torch.Tensor, str] = {parameter: name for name, parameter in iteration.model.named_parameters()}
-    coming: dict[torch.Tensor, torch.Tensor] = {}
-    added: set[torch.Tensor] = set()
-
-    def before(parameter: torch.Tensor, gradient: torch.Tensor) -> None:
-        if parameter not in added:
-            coming[parameter] = gradient.detach().clone()
-
-    def after(parameter: torch.Tensor) -> None:
-        if parameter in added or parameter not in coming:
-            return
-        added.add(parameter)
-        new, all_of_it = coming.pop(parameter), parameter.grad
-        if all_of_it is None or all_of_it.is_sparse or new.is_sparse:
-            return
-        if not bool(identical(all_of_it.detach(), new)):
-            iteration.stale.append(names.get(parameter, "a parameter"))
-
-    for parameter in parameters_of(iteration.optimizer):
-        if parameter.requires_grad:
-            untyped: Any = parameter
-            hooks.callback(untyped.register_hook(functools.partial(before, parameter)).remove)
-            hooks.callback(untyped.register_post_accumulate_grad_hook(after).remove)
+        watch_accumulation(iteration, hooks)

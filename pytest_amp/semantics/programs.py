@@ -349,7 +349,7 @@ class _Machine(RuleBasedStateMachine):
     def _expect(self, what: str, actual: object, expected: object) -> None:
         if actual != expected:
             raise AmpFailure(
-                f"{what} in a random program is not what the model says",
+                f"{what} in a random program differs from the model",
                 label_before="model",
                 before=str(expected),
                 now=f"{actual} on torch {torch.__version__}",

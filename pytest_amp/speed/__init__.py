@@ -7,6 +7,7 @@ from pytest_amp.speed.gate import check_speedup
 from pytest_amp.speed.hardware import kinds_of_float32
 from pytest_amp.speed.measure import Measured, measure
 from pytest_amp.speed.paired import Arms, Plan
+from pytest_amp.speed.times import ArmTime, TimeBefore
 from pytest_amp.speed.verdict import Interval, Outcome, Rule, SpeedVerdict
 from pytest_amp.speed.workloads import (
     TimedStep,
@@ -21,6 +22,7 @@ from pytest_amp.speed.workloads import (
 __all__ = [
     "NO_FLOOR",
     "NO_HARM",
+    "ArmTime",
     "Arms",
     "Demand",
     "Interval",
@@ -31,6 +33,7 @@ __all__ = [
     "Rule",
     "SpeedConditions",
     "SpeedVerdict",
+    "TimeBefore",
     "TimedStep",
     "Workload",
     "arms_of",

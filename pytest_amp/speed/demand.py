@@ -12,11 +12,14 @@ from pytest_amp.floors import Row, calibrated
 from pytest_amp.precision import Precision
 from pytest_amp.precision.float32 import Float32Kind
 from pytest_amp.record import Observe, shifted
+from pytest_amp.record.times import Conditions
 from pytest_amp.speed.environment import doubts_of
 from pytest_amp.speed.paired import Plan
 from pytest_amp.speed.peaks import peaks_of
 from pytest_amp.speed.replay import can_replay
+from pytest_amp.speed.times import CompareTime, kernels_of
 from pytest_amp.speed.verdict import DEVICE_MARGIN, EAGER_MARGIN, Interval
+from pytest_amp.speed.yardstick import conditions_of
 
 __tracebackhide__ = is_usage_error
 
@@ -90,6 +93,10 @@ class SpeedConditions:
     ``mode`` is ``"off"`` (with the ``reason``), ``"report"``, which measures and never fails, or ``"gate"``. If
     ``strict``, an inconclusive verdict fails the test. ``seed`` is the seed of the data. ``before`` returns an
     observation's interval, by name, in a baseline of the same hardware. ``floors`` are a user's calibrated floors.
+
+    ``compare_time`` compares a time with a baseline, ``measured_on`` returns the card, the host and the yardstick of a
+    measurement, and why there is no yardstick. ``kernels`` returns the seconds of a call's kernels by name; it is
+    called after a red check, and if the run is ``recorded``. ``note`` adds a line to the run's notes.
     """
 
     device: Device
@@ -102,6 +109,11 @@ class SpeedConditions:
     before: Callable[[str], Interval | None] = lambda _: None
     doubts: Callable[[Device], tuple[str, ...]] = doubts_of
     floors: tuple[Row, ...] = ()
+    compare_time: CompareTime = lambda *_: None
+    measured_on: Callable[..., tuple[Conditions, str]] = conditions_of
+    kernels: Callable[[Callable[[], object], Device], dict[str, float]] = kernels_of
+    recorded: bool = False
+    note: Callable[[str], None] = lambda _: None
 
     def ceiling(self, versus: str) -> float | None:
         """Return the speedup that the card's peak rates allow; None for a card that is not in the data file."""
@@ -132,6 +144,16 @@ class SpeedConditions:
         before = self.before(f"{demand.key}/speedup")
         tolerance = TOLERANCES[demand.kind][-1][1] if before is None else self.tolerance(demand, before)
         return ANYTHING if tolerance is None else 1 - (1 - tolerance) / demand.margin
+
+    def time_loss(self, demand: Demand) -> float:
+        """Return the part by which a time may exceed a baseline's, for a comparison of both intervals.
+
+        It is that of a speedup: the largest tolerance of the kind of time, and the margin. Work whose speedup varies
+        too much from process to process is not compared.
+        """
+        row = self.calibrated(demand.name, demand.versus, demand.kind)
+        spread, most = TOLERANCES[demand.kind][-1]
+        return ANYTHING if row is not None and row.spread > spread else (1 + most) * demand.margin - 1
 
     def tolerance(self, demand: Demand, before: Interval) -> float | None:
         """Return the part of a baseline's speedup that may be lost, without the margin; None if it is not compared.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -9,7 +10,18 @@ from dataclasses import asdict, dataclass, replace
 from pytest_amp.failure import is_usage_error
 from pytest_amp.speed.clocks import Clock
 from pytest_amp.speed.paired import Arms, Measurement, Plan
-from pytest_amp.speed.verdict import Outcome, Rule, SpeedVerdict, confirmed, decide, doubted, doubts
+from pytest_amp.speed.verdict import (
+    Interval,
+    Outcome,
+    Rule,
+    SpeedVerdict,
+    confirmed,
+    decide,
+    doubted,
+    doubts,
+    hull,
+    interval_of,
+)
 from pytest_amp.text.table import as_table
 
 __tracebackhide__ = is_usage_error
@@ -20,7 +32,8 @@ class Measured:
     """A verdict and the measurement that it is based on.
 
     ``reference`` and ``candidate`` are seconds per call, the fastest of each block, in time order; the remaining fields
-    are those of Measurement; ``doubts`` are the reasons not to trust the measurement.
+    are those of Measurement; ``doubts`` are the reasons not to trust the measurement. ``earlier`` is the measurement
+    that this one repeats, if the first was worse than required.
     """
 
     verdict: SpeedVerdict
@@ -33,6 +46,20 @@ class Measured:
     repeats: tuple[int, ...]
     ceiling: float | None
     doubts: tuple[str, ...] = ()
+    earlier: Measured | None = None
+
+    @property
+    def times(self) -> tuple[Interval, Interval]:
+        """Seconds of a call in float32 and under autocast: the medians over the quads, with their intervals.
+
+        If the measurement was repeated, an interval encloses those of both measurements: it lies beyond a bound only if
+        both do.
+        """
+        reference, candidate = _seconds(self.reference), _seconds(self.candidate)
+        if self.earlier is None:
+            return reference, candidate
+        first, second = self.earlier.times
+        return hull(first, reference), hull(second, candidate)
 
     @property
     def reference_median(self) -> float:
@@ -86,18 +113,19 @@ def measure(  # noqa: PLR0913  # keywords of one measurement
     plan: Plan,
     ceiling: float | None = None,
     environment: Callable[[], tuple[str, ...]] = tuple,
+    slower: Callable[[Measured], bool] = lambda _: False,
 ) -> Measured:
-    """Measure the arms; confirm a speedup below the floor by a measurement of new arms.
+    """Measure the arms; confirm a speedup below the floor, or a slower arm, by a measurement of new arms.
 
     ``make_arms`` creates new tensors at each call. ``ceiling`` is the speedup that the device allows, if known;
-    ``environment`` returns the reasons not to trust a time measured now, and is called before and after. Raises
-    ClockError.
+    ``environment`` returns the reasons not to trust a time measured now, and is called before and after. ``slower``
+    returns whether an arm takes longer than in a baseline. Raises ClockError.
     """
     doubtful = environment()
     first = _measured(make_arms(), clock, rule, plan, ceiling)
-    if first.verdict.outcome is Outcome.FAIL and not doubtful:
+    if not doubtful and (first.verdict.outcome is Outcome.FAIL or slower(first)):
         second = _measured(make_arms(), clock, rule, plan, ceiling)
-        first = replace(second, verdict=confirmed(first.verdict, second.verdict))
+        first = replace(second, verdict=confirmed(first.verdict, second.verdict), earlier=first)
     all_doubts = tuple(dict.fromkeys((*doubtful, *environment())))
     reasons = (*all_doubts, *first.verdict.reasons) if all_doubts else ()
     return replace(first, verdict=doubted(first.verdict, reasons), doubts=(*all_doubts, *first.doubts))
@@ -119,3 +147,8 @@ def _measured(arms: Arms, clock: Clock, rule: Rule, plan: Plan, ceiling: float |
         repeats=measurement.repeats,
         ceiling=ceiling,
     )
+
+
+def _seconds(blocks: tuple[float, ...]) -> Interval:
+    """Return the interval of the median over quads, which have two blocks of an arm each."""
+    return interval_of([math.sqrt(first * last) for first, last in zip(blocks[::2], blocks[1::2], strict=True)])

@@ -30,17 +30,9 @@ def captured(call: Callable[[], object], device: Device, what: str) -> Callable[
     ``if tensor``, a printed loss, GradScaler with an optimizer that is not fused), copies data from the host, frees or
     pins memory, or uses a stream of its own.
     """
-    side: Any = torch.cuda.Stream(device.torch_device)  # type: ignore[no-untyped-call,unused-ignore]
-    side.wait_stream(torch.cuda.current_stream(device.torch_device))
-    with torch.cuda.stream(side):
-        for _ in range(WARM_UP):
-            call()
-    torch.cuda.current_stream(device.torch_device).wait_stream(side)
-    device.synchronize()
-    graph = torch.cuda.CUDAGraph()
+    side = _warmed_up(call, device)
     try:
-        with torch.cuda.graph(graph, stream=side):
-            call()
+        return _replay(call, device, side)
     except RuntimeError as error:
         raise AmpFailure(
             f"{what} cannot be captured in a CUDA graph, so its device time cannot be taken",
@@ -50,6 +42,41 @@ def captured(call: Callable[[], object], device: Device, what: str) -> Callable[
             likely="item(), a condition on a tensor, data from the host, or a scaler with an optimizer that is not "
             'fused; take those out of the step, or time it eagerly: kind="step"',
         ) from error
+
+
+def replayed(call: Callable[[], object], device: Device) -> Callable[[], object]:
+    """Capture ``call``, as ``captured`` does; raises torch's RuntimeError if it cannot be captured."""
+    return _replay(call, device, _warmed_up(call, device))
+
+
+def _warmed_up(call: Callable[[], object], device: Device) -> Any:
+    """Run ``call`` on a stream of its own; return the stream."""
+    side: Any = torch.cuda.Stream(device.torch_device)  # type: ignore[no-untyped-call,unused-ignore]
+    side.wait_stream(torch.cuda.current_stream(device.torch_device))
+    with torch.cuda.stream(side):
+        for _ in range(WARM_UP):
+            call()
+    torch.cuda.current_stream(device.torch_device).wait_stream(side)
     device.synchronize()
-    replay: Callable[[], object] = graph.replay
-    return replay
+    return side
+
+
+def _replay(call: Callable[[], object], device: Device, side: Any) -> Callable[[], object]:
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=side):
+        call()
+    device.synchronize()
+    return _Replay(graph, call)
+
+
+class _Replay:
+    """Captured call. It keeps the call, and so the tensors that the graph reads: the graph itself keeps no memory."""
+
+    def __init__(self, graph: torch.cuda.CUDAGraph, call: Callable[[], object]) -> None:
+        """Keep both."""
+        self._replay: Callable[[], object] = graph.replay
+        self._call = call
+
+    def __call__(self) -> None:
+        """Replay the graph."""
+        self._replay()

@@ -56,7 +56,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class Interval:
-    """Speedup: the median over ``quads`` quads, and a confidence interval for the true median."""
+    """Speedup, or seconds: the median over ``quads`` quads, and a confidence interval for the true median."""
 
     low: float
     median: float
@@ -65,7 +65,7 @@ class Interval:
 
     @property
     def half_width(self) -> float:
-        """Half the width of the interval, relative to the speedup."""
+        """Half the width of the interval, relative to the median."""
         return (self.high / self.low - 1) / 2 if self.low > 0 else math.inf
 
     def __str__(self) -> str:
@@ -109,12 +109,18 @@ def median_interval(log_ratios: Sequence[float], confidence: Fraction = CONFIDEN
 
     Raises ValueError for no values, or for one that is not finite.
     """
-    if not log_ratios or not all(map(math.isfinite, log_ratios)):
-        raise ValueError(f"{len(log_ratios)} log-ratios, some of them not finite")
-    ordered = sorted(log_ratios)
+    interval = interval_of(log_ratios, confidence)
+    return Interval(math.exp(interval.low), math.exp(interval.median), math.exp(interval.high), interval.quads)
+
+
+def interval_of(values: Sequence[float], confidence: Fraction = CONFIDENCE) -> Interval:
+    """Return the median of the values and its order-statistic interval; as ``median_interval``, without logarithms."""
+    if not values or not all(map(math.isfinite, values)):
+        raise ValueError(f"{len(values)} log-ratios or times, some of them not finite")
+    ordered = sorted(values)
     rank = order_statistic_rank(len(ordered), confidence)
     low, high = (ordered[rank - 1], ordered[-rank]) if rank else (-math.inf, math.inf)
-    return Interval(math.exp(low), math.exp(statistics.median(ordered)), math.exp(high), len(ordered))
+    return Interval(low, statistics.median(ordered), high, len(ordered))
 
 
 def judge(interval: Interval, rule: Rule) -> Outcome:
@@ -156,7 +162,10 @@ def decide(
 
 
 def _look(log_ratios: list[float], rule: Rule) -> SpeedVerdict:
-    interval = median_interval(log_ratios, rule.confidence)
+    return _judged(median_interval(log_ratios, rule.confidence), rule)
+
+
+def _judged(interval: Interval, rule: Rule) -> SpeedVerdict:
     outcome = judge(interval, rule)
     undecided = (f"undecided after {interval.quads} quads",)
     return SpeedVerdict(outcome, interval, rule, undecided if outcome is Outcome.INCONCLUSIVE else ())
@@ -183,8 +192,28 @@ def doubted(verdict: SpeedVerdict, reasons: tuple[str, ...]) -> SpeedVerdict:
 
 
 def confirmed(first: SpeedVerdict, second: SpeedVerdict) -> SpeedVerdict:
-    """Combine a failed measurement with a second one: FAIL if the second fails, too, and INCONCLUSIVE otherwise."""
-    if second.outcome is Outcome.FAIL:
+    """Combine a measurement with a second one: FAIL if both fail, INCONCLUSIVE if one does.
+
+    If neither fails, the second one is the result: it repeats a measurement of which an arm was slower than before.
+    """
+    failed = [verdict.outcome is Outcome.FAIL for verdict in (first, second)]
+    if all(failed):
         return replace(second, unconfirmed=first.interval)
-    reasons = (f"a first measurement failed at {first.interval}, a second did not", *second.reasons)
-    return replace(second, outcome=Outcome.INCONCLUSIVE, reasons=reasons, unconfirmed=first.interval)
+    if not any(failed):
+        return second
+    reason = f"a first measurement failed at {first.interval}, a second did not"
+    if not failed[0]:
+        reason = f"a second measurement failed, and the first, at {first.interval}, did not"
+    return replace(second, outcome=Outcome.INCONCLUSIVE, reasons=(reason, *second.reasons), unconfirmed=first.interval)
+
+
+def with_floor(verdict: SpeedVerdict, floor: float) -> SpeedVerdict:
+    """Return the verdict of the same measurements on another ``floor``."""
+    rule = replace(verdict.rule, floor=floor)
+    last = _judged(verdict.interval, rule)
+    return last if verdict.unconfirmed is None else confirmed(_judged(verdict.unconfirmed, rule), last)
+
+
+def hull(first: Interval, second: Interval) -> Interval:
+    """Return the smallest interval that encloses both, with the median of the second."""
+    return replace(second, low=min(first.low, second.low), high=max(first.high, second.high))

@@ -20,6 +20,7 @@ from pytest_amp.torch_private.compiler import (
     compiled_graphs,
     cpp_compiler,
     cuda_graph_trees,
+    numpy_draws_itself,
     random_as_eager,
     skipped_cuda_graphs,
     taken_apart,
@@ -54,6 +55,7 @@ from pytest_amp.torch_private.float32_settings import (
 from pytest_amp.torch_private.gone import PrivateApiGone
 from pytest_amp.torch_private.grad_scaler import found_infs, optimizer_stage, scales_its_own_step
 from pytest_amp.torch_private.interception import Interception, intercepted_calls, without_interception
+from pytest_amp.torch_private.kernel_times import kernel_times
 from pytest_amp.torch_private.modes import each_call, inside_transform
 from pytest_amp.torch_private.reads import counted_reads
 from pytest_amp.torch_private.recording import Call, recorded_calls
@@ -125,10 +127,12 @@ __all__ = [
     "inside_transform",
     "intercepted_calls",
     "is_random",
+    "kernel_times",
     "live_storages",
     "memory_was_taken",
     "mutates_arguments",
     "number_of",
+    "numpy_draws_itself",
     "optimizer_stage",
     "quiet_fake_tensors",
     "random_as_eager",

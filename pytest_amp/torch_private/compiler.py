@@ -100,6 +100,18 @@ def random_as_eager() -> AbstractContextManager[object]:
     return scope
 
 
+def numpy_draws_itself() -> AbstractContextManager[object]:
+    """Let compiled code draw from numpy's generator what a model draws from it, instead of from torch's.
+
+    Dynamo traces ``numpy.random`` as torch operators, which draw other numbers and advance torch's generator, so that
+    dropout after them drops other elements, too. With this setting it breaks the graph there, which ``fullgraph``
+    refuses. Raises PrivateApiGone without ``torch._dynamo.config.use_numpy_random_stream``.
+    """
+    dynamo = _settings("torch._dynamo.config", "use_numpy_random_stream")
+    scope: AbstractContextManager[object] = dynamo.patch(use_numpy_random_stream=True)
+    return scope
+
+
 def taken_apart() -> AbstractContextManager[object]:
     """Decompose operators in Python inside the block, as torch's tracers do, while they still run in eager.
 

@@ -1,4 +1,4 @@
-"""torch's settings of float32 arithmetic, of torch 2.9 and later, and the older flags beside them."""
+"""torch's settings of float32 arithmetic, of torch 2.9 and later, and the equivalent older flags."""
 
 from __future__ import annotations
 

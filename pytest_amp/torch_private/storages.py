@@ -57,11 +57,11 @@ def live_storages(*, given: Iterable[Any] = ()) -> Iterator[Callable[[], list[in
     ``torch.utils._python_dispatch.TorchDispatchMode`` or ``torch.utils._pytree``.
     """
 
-    def held() -> list[int]:
+    def sizes_in_use() -> list[int]:
         storages = (reference() for reference in tracker.made.values())
         return sorted(storage.nbytes() for storage in storages if storage is not None)
 
     tracker = _Tracker()
     tracker.note(tracker.given, given)
     with each_call(tracker.run):
-        yield held
+        yield sizes_in_use

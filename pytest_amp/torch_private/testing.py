@@ -97,7 +97,7 @@ def module_entries() -> Mapping[str, ModuleEntry]:
 
 def _list(module: str, name: str) -> list[Any]:
     try:
-        with _expecttest():
+        with expecttest_or_stand_in():
             entries = getattr(importlib.import_module(module), name)
     except Exception as error:  # an import of test code may raise anything
         raise PrivateApiGone(f"usable {module}.{name} ({type(error).__name__}: {error})") from error
@@ -107,7 +107,7 @@ def _list(module: str, name: str) -> list[Any]:
 
 
 @contextlib.contextmanager
-def _expecttest() -> Iterator[None]:
+def expecttest_or_stand_in() -> Iterator[None]:
     """Provide ``expecttest``, which torch's own test classes inherit from, or a stand-in with an empty class.
 
     The lists are data in the modules of those classes and do not depend on it: no test of torch's is run here.

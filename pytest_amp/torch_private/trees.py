@@ -45,15 +45,15 @@ def flat(tree: Any) -> tuple[list[Any], Layout]:
     Raises PrivateApiGone without ``torch.utils._pytree``, if the tree has a container of another type.
     """
     leaves: list[Any] = []
-    return leaves, _taken_apart(tree, leaves)
+    return leaves, _flatten(tree, leaves)
 
 
 def unflat(leaves: list[Any], layout: Layout) -> Any:
     """Rebuild a tree with the layout of ``flat`` from ``leaves``."""
-    return _put_together(layout, iter(leaves))
+    return _rebuild(layout, iter(leaves))
 
 
-def _taken_apart(tree: Any, leaves: list[Any]) -> Layout:
+def _flatten(tree: Any, leaves: list[Any]) -> Layout:
     kind = type(tree)
     if kind is tuple or kind is list:
         layouts: list[Layout] = []
@@ -62,10 +62,10 @@ def _taken_apart(tree: Any, leaves: list[Any]) -> Layout:
                 leaves.append(item)
                 layouts.append(None)
             else:
-                layouts.append(_taken_apart(item, leaves))
+                layouts.append(_flatten(item, leaves))
         return kind, None, layouts
     if kind is dict:
-        return kind, [*tree], [_taken_apart(item, leaves) for item in tree.values()]
+        return kind, [*tree], [_flatten(item, leaves) for item in tree.values()]
     if isinstance(tree, (tuple, list, dict)) or kind in _registered():
         children, spec = pytree().tree_flatten(tree)
         leaves += children
@@ -74,13 +74,13 @@ def _taken_apart(tree: Any, leaves: list[Any]) -> Layout:
     return None
 
 
-def _put_together(layout: Layout, leaves: Iterator[Any]) -> Any:
+def _rebuild(layout: Layout, leaves: Iterator[Any]) -> Any:
     if layout is None:
         return next(leaves)
     kind, keys, items = layout
     if kind is pytree:
         return pytree().tree_unflatten([next(leaves) for _ in range(items)], keys)
-    values = [next(leaves) if item is None else _put_together(item, leaves) for item in items]
+    values = [next(leaves) if item is None else _rebuild(item, leaves) for item in items]
     return dict(zip(keys, values, strict=True)) if kind is dict else kind(values)
 
 

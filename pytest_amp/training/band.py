@@ -58,9 +58,9 @@ def band_of(setup: Setup, plain: Trajectory, *, scale: float = 1.0) -> Band:
     return make_band(plain.losses, [other.losses for other in companions_of(setup)], u=setup.precision.u, scale=scale)
 
 
-def companions_of(setup: Setup) -> list[Trajectory]:
-    """Return float32 runs of ``setup`` that are perturbed by rounding-sized noise."""
-    return [run(setup, low=False, companion=index) for index in range(COMPANIONS)]
+def companions_of(setup: Setup, *, redraw: bool = False) -> list[Trajectory]:
+    """Return float32 runs of ``setup`` that are perturbed by rounding-sized noise; see ``run`` for ``redraw``."""
+    return [run(setup, low=False, companion=index, redraw=redraw) for index in range(COMPANIONS)]
 
 
 def make_band(losses: list[float], perturbed: list[list[float]], *, u: float, scale: float = 1.0) -> Band:

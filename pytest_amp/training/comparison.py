@@ -66,7 +66,7 @@ def check_training(
     """
     observed = _Observed()
     try:
-        return _drawn(setup, observed.observe, tolerance_scale=tolerance_scale)
+        return _drawn(setup, observed.observe, tolerance_scale=tolerance_scale, note=note)
     except Doubtful as first:
         again = _Observed()
         result = _drawn_again(setup, again.observe, tolerance_scale=tolerance_scale)
@@ -100,7 +100,7 @@ class _Observed:
 def _drawn_again(setup: Setup, observe: Observe, *, tolerance_scale: float) -> tuple[Trajectory, Band] | None:
     """Return the run of the next seed if those of the next two seeds are sound, None if either is not.
 
-    ``observe`` is told of the run that is returned.
+    ``observe`` records the run that is returned.
     """
     try:
         result = _drawn(replace(setup, seed=setup.seed + 1), observe, tolerance_scale=tolerance_scale)
@@ -111,16 +111,28 @@ def _drawn_again(setup: Setup, observe: Observe, *, tolerance_scale: float) -> t
     return result
 
 
-def _drawn(setup: Setup, observe: Observe, *, tolerance_scale: float) -> tuple[Trajectory, Band]:
+def _drawn(
+    setup: Setup, observe: Observe, *, tolerance_scale: float, note: Callable[[str], None] | None = None
+) -> tuple[Trajectory, Band]:
     draws = recorded_draws(setup)
     with draws.scope():
-        return _check(setup, observe, draws, tolerance_scale=tolerance_scale)
+        return _check(setup, observe, draws, tolerance_scale=tolerance_scale, note=note)
 
 
-def _check(setup: Setup, observe: Observe, draws: Draws, *, tolerance_scale: float) -> tuple[Trajectory, Band]:
+def _check(
+    setup: Setup, observe: Observe, draws: Draws, *, tolerance_scale: float, note: Callable[[str], None] | None
+) -> tuple[Trajectory, Band]:
     with draws.replaying():
         plain = run(setup, low=False, inspect=_keeps_float32(setup, setup.reference))
-        companions = companions_of(setup)
+        unrecorded = draws.unknown[:1]  # before the companions, whose noise is drawn as well
+        companions = [] if unrecorded else companions_of(setup)
+    if unrecorded:
+        companions = companions_of(setup, redraw=True)
+        if note is not None:
+            note(
+                f"{setup.case.name}: what {unrecorded[0]} draws depends on values, and {setup.reference} draws other "
+                f"numbers than {setup.precision.name}: the band is that of runs which all draw different ones"
+            )
     disturbed = [companion.losses for companion in companions]
     band = make_band(plain.losses, disturbed, u=setup.precision.u, scale=tolerance_scale)
     if not all(_finite(loss) for loss in plain.losses):
@@ -132,7 +144,7 @@ def _check(setup: Setup, observe: Observe, draws: Draws, *, tolerance_scale: flo
         )
     low_run = run(setup, low=True, inspect=_keeps_float32(setup, setup.precision.name))
     name = setup.case.name
-    _check_steps(setup, plain, low_run)
+    _check_steps(setup, plain, low_run, companions if unrecorded else ())
     if band.visible < _VISIBLE:
         _check_gradients(setup, plain, low_run, companions)
         raise TooLittleSeen(setup, band)
@@ -163,7 +175,7 @@ def _finite(value: float) -> bool:
 _HELD = ("a parameter or buffer", "the optimizer's state", "what the step keeps")
 _LIKELY = (
     "the model is cast (model.half(), model.bfloat16()), or its weights are; autocast needs neither",
-    "the optimizer was made of low parameters, or its state was cast or loaded in a low dtype",
+    "the optimizer was created from low-precision parameters, or its state was cast to or loaded in a low dtype",
     "iteration.kept holds an average or a sum in a low dtype, in which small updates round away: keep it in float32",
 )
 
@@ -176,7 +188,7 @@ def _keeps_float32(setup: Setup, run_in: str) -> Callable[[int, TrainingIteratio
             _expect_region(setup, iteration)
         if iteration.low and setup.needs_scaler and iteration.stepped_alone:
             check_calls(setup.case.name, setup.train, iteration)
-        if iteration.stale and stepped:
+        if (iteration.stale and stepped) or iteration.stale_within:
             check_stale(setup.case.name, setup.train, iteration)
         stepped.extend([index] * iteration.stepped)
         parameters = constants.without(rounded_parameters(iteration.model), iteration)
@@ -209,33 +221,38 @@ def _expect_region(setup: Setup, iteration: TrainingIteration) -> None:
             f"{setup.case.name}: the run in float32 is under autocast({dtypes}), and there is nothing to compare with",
             label_before="rule",
             before="with iteration.autocast(), which is off in the run in float32",
-            now=f"operators run in a region of autocast({dtypes}) that nobody can switch off",
+            now=f"operators run in a region of autocast({dtypes}) that the check cannot disable",
             site=lines[0] if lines else None,
-            likely="the model, its loss or the training step has a region of its own: leave it to the caller",
+            likely="the model, its loss or the training step opens its own region: leave that to the caller",
         )
 
 
-def _check_steps(setup: Setup, plain: Trajectory, low_run: Trajectory) -> None:
-    """Raise AmpFailure for a fault of a step that does not depend on its loss."""
-    for index, (wide, low) in enumerate(zip(plain.steps, low_run.steps, strict=True)):
+def _check_steps(setup: Setup, plain: Trajectory, low_run: Trajectory, further: Sequence[Trajectory]) -> None:
+    """Raise AmpFailure for a fault of a step that does not depend on its loss.
+
+    ``further`` are float32 runs with other random numbers than ``plain``, which may have more zeros in a step.
+    """
+    for index, (float32, low) in enumerate(zip(plain.steps, low_run.steps, strict=True)):
         where = f"{setup.case.name}, step {index}"
-        if low.zero > wide.zero + _MORE_ZERO:
+        steps = [float32, *(trajectory.steps[index] for trajectory in further)]
+        zero, lost = max(step.zero for step in steps), max(step.lost for step in steps)
+        if low.zero > zero + _MORE_ZERO:
             raise AmpFailure(
                 f"{where}: {low.zero:.0%} of the gradients are exactly zero",
                 label_before="fp32",
-                before=f"{wide.zero:.0%}",
+                before=f"{zero:.0%}",
                 now=f"{low.zero:.0%} in {setup.precision.name}",
                 likely=_of_first(setup, plain, low_run, index)
                 or f"they are below {setup.precision.name}'s smallest number: the loss is not scaled, or is "
                 "divided or averaged in the low dtype",
             )
-        if low.lost > wide.lost + _MORE_LOST:
+        if low.lost > lost + _MORE_LOST:
             raise AmpFailure(
                 f"{where}: {low.lost:.0%} of the updates round away: the step leaves these parameters as they were",
                 label_before="fp32",
-                before=f"{wide.lost:.0%}",
+                before=f"{lost:.0%}",
                 now=f"{low.lost:.0%} in {setup.precision.name}",
-                likely=likely_sizes(setup, wide, low, low_run.scaler.get_scale())
+                likely=likely_sizes(setup, float32, low, low_run.scaler.get_scale())
                 or "the weights, or what is added to them, are in a low dtype",
             )
 
@@ -315,10 +332,12 @@ def _likely(setup: Setup, plain: Trajectory, low_run: Trajectory, left: int) -> 
         name = dtype_name(low[0])
         return f"the loss is {name}: reduced or divided in the low dtype inside the region"
     if not setup.needs_scaler or low_run.scaler.get_scale() != 1.0:
-        wide, narrow = (sum(step.zero for step in trajectory.steps[:left]) / left for trajectory in (plain, low_run))
-        if narrow > wide + 0.01:
-            return f"gradients that are zero and should not be: {narrow:.1%}, {wide:.1%} in float32"
+        float32, low_share = (
+            sum(step.zero for step in trajectory.steps[:left]) / left for trajectory in (plain, low_run)
+        )
+        if low_share > float32 + 0.01:
+            return f"gradients that are zero and should not be: {low_share:.1%}, {float32:.1%} in float32"
     return (
-        "gradients are not those of float32: not unscaled before they are looked at or clipped, accumulated or "
-        "averaged in the low dtype, or an operator that needs float32 is low"
+        "gradients are not those of float32: not unscaled before they are read or clipped, accumulated or "
+        "averaged in the low dtype, or an operator that needs float32 runs in a low dtype"
     )

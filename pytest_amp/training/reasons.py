@@ -12,7 +12,7 @@ from pytest_amp.numerics.conditioning import jumps_of
 from pytest_amp.numerics.nonfinite import Origins, origin_in_step, recorded_origins, refusals_are_expected
 from pytest_amp.numerics.oracle.module_places import Direction
 from pytest_amp.numerics.predicted import likely_operator
-from pytest_amp.numerics.prediction import ORACLE, by_hand
+from pytest_amp.numerics.prediction import ORACLE, manual_region
 from pytest_amp.training.trajectory import Setup, TrainingIteration, TrajectoryStep, run
 
 #: Relative difference of gradient norms above which it is reported as the cause; rounding never reaches a tenth.
@@ -30,8 +30,8 @@ def likely_overflow(setup: Setup, step: int, *, low: bool = True) -> str:
     model nonfinite, and its origin is returned.
     """
     both = _origins(setup, step, low=low)
-    wide = _origins(setup, step, low=False) if low else (Origins([]), Origins([]))
-    for origins, expected in zip(reversed(both), reversed(wide), strict=True):
+    float32 = _origins(setup, step, low=False) if low else (Origins([]), Origins([]))
+    for origins, expected in zip(reversed(both), reversed(float32), strict=True):
         origin = origins.first(without=expected)
         if origin is not None:
             return str(origin)
@@ -64,12 +64,12 @@ def _origins(setup: Setup, step: int, *, low: bool) -> tuple[Origins, Origins]:
     return before, last
 
 
-def likely_sizes(setup: Setup, wide: TrajectoryStep, low: TrajectoryStep, scale: float) -> str | None:
+def likely_sizes(setup: Setup, float32: TrajectoryStep, low: TrajectoryStep, scale: float) -> str | None:
     """Return the likely cause of different gradient norms in two runs; None if they are about equal.
 
-    ``wide`` and ``low`` are the same step in float32 and in mixed precision; ``scale`` is the loss scale of the latter.
+    ``float32`` and ``low`` are the same step in float32 and in mixed precision, ``scale`` is the latter's loss scale.
     """
-    ratio = low.norm / wide.norm if wide.norm else 1.0
+    ratio = low.norm / float32.norm if float32.norm else 1.0
     if 1 - _OTHER_SIZE < ratio < 1 + _OTHER_SIZE:
         return None
     observed = f"the optimizer sees gradients of {ratio:.3g} times their size in float32"
@@ -100,7 +100,7 @@ def likely_first_loss(setup: Setup) -> str:
     if origin is not None and origin.direction is Direction.FORWARD:
         return f"{origin.now}, which later operators make finite; take {origin.advice}"
     if setup.device.type in ORACLE:
-        region = by_hand(setup.device, setup.precision, inside=True)
+        region = manual_region(setup.device, setup.precision, inside=True)
         jumps = jumps_of(setup.case, realised, where, region, loss_scale=1.0, forward_only=True)
         if jumps and jumps[0].after > _NOISY:
             return f"{_FIRST}: the noise jumps at {jumps[0]}. {jumps[0].advice}"

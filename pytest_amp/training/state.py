@@ -27,7 +27,7 @@ class Rounded:
     def __str__(self) -> str:
         """Return the tensor and its dtype in words."""
         low = dtype_name(self.dtype)
-        return f"{self.name} is float32 with nothing but {low} values" if self.hollow else f"{self.name} is {low}"
+        return f"{self.name} is float32 with values of {low} only" if self.hollow else f"{self.name} is {low}"
 
 
 def rounded_parameters(model: torch.nn.Module) -> list[Rounded]:

@@ -28,13 +28,13 @@ from pytest_amp.text.table import as_table
 __tracebackhide__ = is_usage_error
 
 #: Perturbation of a companion, in unit roundoffs. A gradient passes twelve roundings (weight, input and result of three
-#: products, and the gradient of each result): independent, they add up to sqrt(12) = 3.5.
-DISTURBANCE = 4.0
+#: products, and the gradient of each result); if they are independent, their sum is sqrt(12) = 3.5 of one.
+PERTURBATION = 4.0
 #: Default scale of GradScaler, which decreases from there to a value that the case tolerates.
 _SCALE = 2.0**16
 #: Steps whose gradients are compared, parameter by parameter.
 GRADIENT_STEPS = 2
-#: Number of skipped steps in a row after which a scale that starts at 2**16 has no bit left.
+#: Number of skipped steps in a row after which a scale that starts at 2**16 is far below any useful value.
 _MOST_SKIPPED = 40
 
 
@@ -93,8 +93,8 @@ class TrajectoryStep:
     """Step of a training.
 
     ``lost`` is the share of parameters with a nonzero gradient that the step left unchanged, ``zero`` that of gradients
-    that are exactly zero, ``norm`` the L2 norm of all, as the optimizer's own step receives them (a fused one divides
-    by the scale itself, and so does this); ``skipped`` is the number of previous attempts.
+    that are exactly zero, ``norm`` the L2 norm of all, as the optimizer's own step receives them (divided by the
+    scale here if the optimizer is fused and divides by itself); ``skipped`` is the number of previous attempts.
     """
 
     loss: float
@@ -149,17 +149,21 @@ Inspect = Callable[[int, TrainingIteration], None]
 
 #: Attempts of a step with the same random numbers: a scale of 65536 has fallen below 1 by then.
 _SAME_DRAWS = 20
+#: Distance of the seeds of companions that draw random numbers of their own: larger than those of any other step.
+_OWN_DRAWS = 10**9
 
 
-def run(setup: Setup, *, low: bool, companion: int | None = None, inspect: Inspect | None = None) -> Trajectory:
+def run(
+    setup: Setup, *, low: bool, companion: int | None = None, redraw: bool = False, inspect: Inspect | None = None
+) -> Trajectory:
     """Train from the setup's seed, in mixed precision (``low``) or in float32.
 
     A ``companion`` is a float32 run perturbed by noise of the size of low-precision rounding. With d four unit
     roundoffs of the low dtype, in each step each weight is multiplied by 1 + d e, e uniform in [-1, 1], and to each
     gradient noise is added, normal and of the relative L2 size d. The change of the step is added to the unperturbed
     weights. (Noise on weights alone is not enough: Adam's first step is the sign of a gradient, and a gradient near
-    zero may have either.) Steps that a scaler skips are tried again, so that the n-th step is the n-th update in each
-    run.
+    zero may have either.) With ``redraw`` the companion also draws other random numbers in each step than the float32
+    run. Steps that a scaler skips are repeated, so that the n-th step is the n-th update in each run.
     """
     if setup.steps < 2:
         raise AmpUsageError(f"steps={setup.steps}; a trajectory has two at least")
@@ -182,8 +186,8 @@ def run(setup: Setup, *, low: bool, companion: int | None = None, inspect: Inspe
             realised.model, setup.batch(index, realised.batch, low=low), optimizer, scaler, index, case, setup.device,
             setup.precision, low=low, manual=setup.manual, kept=trajectory.kept,
         )  # fmt: skip
-        with _disturbed(optimizer, parameters, setup, index, companion):
-            trajectory.steps.append(_take(setup, iteration, parameters, companion))
+        with _perturbed(optimizer, parameters, setup, index, companion):
+            trajectory.steps.append(_take(setup, iteration, parameters, companion, redraw=redraw))
         trajectory.stale += iteration.stale if stepped else []
         trajectory.second = iteration if index == 1 else trajectory.second
         stepped |= iteration.stepped
@@ -193,22 +197,28 @@ def run(setup: Setup, *, low: bool, companion: int | None = None, inspect: Inspe
 
 
 def _take(
-    setup: Setup, iteration: TrainingIteration, parameters: list[torch.nn.Parameter], companion: int | None
+    setup: Setup,
+    iteration: TrainingIteration,
+    parameters: list[torch.nn.Parameter],
+    companion: int | None,
+    *,
+    redraw: bool,
 ) -> TrajectoryStep:
     """Take the step, again if it was skipped."""
+    offset = _OWN_DRAWS * (companion + 1) if redraw and companion is not None else 0
     for skipped in range(_MOST_SKIPPED):
         watch = _Watch(iteration, parameters)
         iteration.scaler.begin()
         iteration.losses.clear()
         # Draw anew after many failed attempts: random numbers that give NaN in the low dtype would do so each time.
-        draws = seeded(setup.seed + iteration.index + 10**6 * (skipped // _SAME_DRAWS))
+        draws = seeded(setup.seed + iteration.index + 10**6 * (skipped // _SAME_DRAWS) + offset)
         iteration.backwards.clear()
         with draws, watch.watching(), _refusals(iteration, watch), _noted_regions(iteration, companion):
             iteration.conclude(setup.train(iteration))
         iteration.backwards[:] = [call.without_root() for call in iteration.backwards]
         if not iteration.losses:
             raise AmpUsageError(
-                f"the training step{_at(setup.train)} has no loss to look at: it calls neither iteration.loss() nor "
+                f"the training step{_at(setup.train)} has no loss: it calls neither iteration.loss() nor "
                 "backward() of a loss, and returns none; expected one of the three"
             )
         scaler = iteration.scaler
@@ -242,7 +252,7 @@ def _at(train: TrainingStep) -> str:
 
 @contextmanager
 def _refusals(iteration: TrainingIteration, watch: _Watch) -> Iterator[None]:
-    """Turn a refusal of the scaler, or of the optimizer, into an AmpFailure in its words."""
+    """Convert a refusal of the scaler or of the optimizer to an AmpFailure with the same text."""
     try:
         yield
     except (RuntimeError, AssertionError, ValueError) as error:
@@ -280,7 +290,7 @@ class _Watch:
         self._before = [p.detach().clone() for p in self.parameters]
         if self.iteration.index < GRADIENT_STEPS:
             scale = float(getattr(optimizer, "grad_scale", None) or 1.0)
-            # Those of another optimizer, or of nobody, are still scaled.
+            # Gradients of parameters that this optimizer does not update are still scaled.
             stepped = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
             self.gradients = {
                 name: parameter.grad.detach().clone() / scale
@@ -306,7 +316,7 @@ class _Watch:
 
 
 @contextmanager
-def _disturbed(
+def _perturbed(
     optimizer: torch.optim.Optimizer,
     parameters: list[torch.nn.Parameter],
     setup: Setup,
@@ -317,27 +327,27 @@ def _disturbed(
     if companion is None:
         yield
         return
-    size, generator = DISTURBANCE * setup.precision.u, torch.Generator().manual_seed(7919 * (companion + 1) + index)
+    size, generator = PERTURBATION * setup.precision.u, torch.Generator().manual_seed(7919 * (companion + 1) + index)
 
-    def disturb(*_: Any) -> None:
+    def perturb(*_: Any) -> None:
         for p in parameters:
             if p.grad is not None and not p.grad.is_sparse:
                 gradient = real_parts(p.grad)
                 noise = torch.randn(gradient.shape, generator=generator).to(gradient.device, gradient.dtype)
                 gradient.add_(noise * (size * gradient.square().mean().sqrt()))
 
-    hook = optimizer.register_step_pre_hook(disturb)
+    hook = optimizer.register_step_pre_hook(perturb)
     origin = [p.detach().clone() for p in parameters]
     with torch.no_grad():
         for p in parameters:
             weight = real_parts(p)
             noise = torch.rand(weight.shape, generator=generator).mul_(2).sub_(1).to(weight.device, weight.dtype)
             weight.mul_(1 + size * noise)
-        disturbed = [p.detach().clone() for p in parameters]
+        perturbed = [p.detach().clone() for p in parameters]
     try:
         yield
     finally:
         hook.remove()
     with torch.no_grad():
-        for p, old, other in zip(parameters, origin, disturbed, strict=True):
+        for p, old, other in zip(parameters, origin, perturbed, strict=True):
             p.copy_(old + (p - other))

@@ -66,20 +66,20 @@ def programs(device_type: str, low: torch.dtype) -> Mapping[str, Program]:  # no
     def island(x: torch.Tensor, w: Tensors) -> Tensors:
         hidden = x @ w[0]
         with torch.autocast(device_type, enabled=False):
-            wide = hidden.to(w[1].dtype) @ w[1]
-        return [wide, wide @ w[2]]
+            float32 = hidden.to(w[1].dtype) @ w[1]
+        return [float32, float32 @ w[2]]
 
     def nested(x: torch.Tensor, w: Tensors) -> Tensors:
         with torch.autocast(device_type, low):
             outer = x @ w[0]
             with torch.autocast(device_type, enabled=False):
-                wide = x @ w[1]
+                float32 = x @ w[1]
                 with torch.autocast(device_type, low):
                     again = x @ w[2]
             with torch.autocast(device_type, other):
                 inner = x @ w[3]
             last = x @ w[4]
-        return [outer, wide, again, inner, last, x @ w[5]]
+        return [outer, float32, again, inner, last, x @ w[5]]
 
     @torch.autocast(device_type, low)
     def _in_low(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
@@ -183,13 +183,20 @@ def run(  # noqa: PLR0913  # computation, place, and inputs
     dtype: torch.dtype = torch.float32,
     inside: bool = False,
     size: int = _SIZE,
+    scales: Sequence[float] | None = None,
 ) -> Ran:
-    """Call a function in an ambient region, and run backward outside of it, or ``inside``."""
+    """Call a function in an ambient region, and run backward outside of it, or ``inside``.
+
+    ``scales`` are factors of the outputs' parts of the loss; 1 each by default.
+    """
     batch, *matrices = _drawn(amp, dtype, size)
     with ambient(amp, kind):
         # The clone is not a leaf: autocast caches casts of leaves only.
         outputs = program(batch.clone(), matrices)
-        loss = torch.stack([output.to(dtype).square().mean() for output in outputs]).sum()
+        parts = [output.to(dtype).square().mean() for output in outputs]
+        loss = torch.stack(
+            [part * scale for part, scale in zip(parts, scales or [1.0] * len(parts), strict=True)]
+        ).sum()
         if inside:
             loss.backward()
     if not inside:
@@ -198,11 +205,25 @@ def run(  # noqa: PLR0913  # computation, place, and inputs
     return Ran([output.detach().clone() for output in outputs], gradients)
 
 
+#: Factor by which gradients of these programs, 0.01 and more, exceed the range of fp16, and not that of bf16.
+_BEYOND_FP16 = 2.0**30
+
+
+def beyond_fp16(amp: SuiteAmp, program: Program, kind: str) -> list[float]:
+    """Return factors of the loss by which gradients of bf16 outputs exceed the range of fp16.
+
+    Kernels of an accelerator that sum in another order hide that the gradient of a product in bf16 is computed in fp16,
+    which is the more exact of the two. With these factors it is infinite.
+    """
+    outputs = evaluate(amp, program, kind).outputs
+    return [_BEYOND_FP16 if output.dtype is torch.bfloat16 else 1.0 for output in outputs]
+
+
 def expect_same_dtypes(amp: SuiteAmp, what: str, actual: Ran, eager: Ran) -> None:
     """Raise AmpFailure unless the outputs have the dtypes of eager, in the same order."""
     if actual.dtypes() != eager.dtypes():
         raise AmpFailure(
-            f"{what} on {amp.target.id} computes in other dtypes when it is compiled",
+            f"{what} on {amp.target.id} computes in different dtypes when it is compiled",
             label_before="eager",
             before=", ".join(eager.dtypes()),
             now=f"{', '.join(actual.dtypes())} on torch {torch.__version__}, {amp.device.describe()}",

@@ -61,7 +61,7 @@ def test_a_callable_follows_the_region_it_is_called_in(amp: SuiteAmp, called: st
             label_before="eager",
             before=", ".join(dtype_name(dtype) for dtype in expected[: len(AMBIENT)]) + ", and again",
             now=f"{', '.join(dtype_name(dtype) for dtype in actual)} on torch {torch.__version__}",
-            likely="the autocast state is no guard of the compiled code, or is lost on the way into it",
+            likely="Dynamo does not guard on the autocast state, or the compiled code does not receive it",
         )
 
 
@@ -79,14 +79,14 @@ def test_sizes_and_regions_change_together(amp: SuiteAmp) -> None:
         with ambient(amp, kind):
             actual, expected = compiled(batch), model(batch)
         assert actual.dtype is expected.dtype, f"{rows} rows in {kind}: {actual.dtype}, in eager {expected.dtype}"
-        # On an accelerator the number of rows chooses the kernel, in eager as here: the same one.
-        assert torch.equal(actual, expected), f"{rows} rows in {kind} give other numbers than in eager"
+        # On an accelerator the kernel depends on the number of rows: eager and compiled code call the same one.
+        assert torch.equal(actual, expected), f"{rows} rows in {kind} differ from eager"
 
 
 def test_new_weights_are_used_in_the_region_that_has_seen_the_old(amp: SuiteAmp) -> None:
     """Casts of weights are part of AOTAutograd's graph: the next call in the region uses an update made inside it.
 
-    Eager, and the back end of that name, use the cast that the region caches.
+    Eager mode, and the back end ``eager``, would use the cast in the region's cache.
     """
     layer, batch = nn.Linear(16, 16).to(amp.device.torch_device), _batch(amp)
     compiled = torch.compile(layer, backend="aot_eager")

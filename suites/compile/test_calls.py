@@ -36,10 +36,10 @@ class Called(nn.Module):
         self.first, self.dropout, self.second = nn.Linear(16, 24), nn.Dropout(0.5), nn.Linear(24, 8)
 
     def forward(
-        self, x: torch.Tensor | None = None, *, beside: torch.Tensor | None = None, nested: Any = None
+        self, x: torch.Tensor | None = None, *, extra_argument: torch.Tensor | None = None, nested: Any = None
     ) -> torch.Tensor:
         """Shapes: (rows, 16) for each input, to (rows, 8)."""
-        for extra in [beside, *(nested.values() if isinstance(nested, dict) else nested or ())]:
+        for extra in [extra_argument, *(nested.values() if isinstance(nested, dict) else nested or ())]:
             if extra is not None:
                 x = extra if x is None else x + extra
         assert x is not None
@@ -52,24 +52,24 @@ Call = Callable[[Any, torch.Tensor], torch.Tensor]
 CALLS: dict[str, Call] = {
     "by position": lambda f, x: f(x),
     "by keyword": lambda f, x: f(x=x),
-    "by position and keyword": lambda f, x: f(x, beside=2 * x),
-    "keywords only": lambda f, x: f(beside=x),
+    "by position and keyword": lambda f, x: f(x, extra_argument=2 * x),
+    "keywords only": lambda f, x: f(extra_argument=x),
     "a list": lambda f, x: f(x, nested=[x, 2 * x]),
     "a dictionary": lambda f, x: f(nested={"a": x, "b": -2 * x}),
     "a named tuple": lambda f, x: f(nested=Pair(x, 2 * x)),
 }
 
 
-def _function(model: nn.Module, **how: Any) -> Any:
-    @torch.compile(**how)
+def _function(model: nn.Module, **options: Any) -> Any:
+    @torch.compile(**options)
     def decorated(*args: Any, **kwargs: Any) -> Any:
         return model(*args, **kwargs)
 
     return decorated
 
 
-def _in_place(model: nn.Module, **how: Any) -> Any:
-    model.compile(**how)
+def _in_place(model: nn.Module, **options: Any) -> Any:
+    model.compile(**options)
     return model
 
 
@@ -78,7 +78,7 @@ COMPILED: dict[str, Callable[..., Any]] = {
     "module": torch.compile,
     "module.compile()": _in_place,
     "decorated function": _function,
-    "partial": lambda model, **how: torch.compile(functools.partial(model, beside=None), **how),
+    "partial": lambda model, **options: torch.compile(functools.partial(model, extra_argument=None), **options),
 }
 
 MODES: dict[str, Callable[[], Any]] = {
@@ -97,13 +97,13 @@ def _expect_eager(amp: SuiteAmp, what: str, actual: Sequence[torch.Tensor], eage
     """Compare bit for bit: AOTAutograd calls eager's kernels, on the same shapes."""
     for index, (result, expected) in enumerate(zip(actual, eager, strict=True)):
         if result.dtype is not expected.dtype or not torch.equal(result, expected):
-            off = float((result.double() - expected.double()).abs().max())
+            error = float((result.double() - expected.double()).abs().max())
             raise AmpFailure(
-                f"{what} on {amp.target.id} does not give what eager does",
+                f"{what} on {amp.target.id} differs from eager",
                 label_before="eager",
                 before=dtype_name(expected.dtype),
-                now=f"{dtype_name(result.dtype)}, off by {off:.3g} in tensor {index}, on torch {torch.__version__}",
-                likely="on this way of calling it the region is lost, or what is given is cast",
+                now=f"{dtype_name(result.dtype)}, error {error:.3g} in tensor {index}, on torch {torch.__version__}",
+                likely="this kind of call loses the region, or casts its arguments",
             )
 
 

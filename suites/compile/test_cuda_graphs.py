@@ -55,7 +55,7 @@ def test_replays_compute_what_eager_computes(amp: SuiteAmp, needs: Callable[[str
         ).named()
         for name, value in step.items():
             if name.startswith("buffer.") or name not in noise or not value.is_floating_point():
-                continue  # running statistics go on from step to step
+                continue  # running statistics continue from step to step
             far = relative_error(value, exact[name], scale=prediction.sizes[name])
             allowed = tolerance.allowed(noise[name], value.numel(), amp.precision.u, tolerance.CERTAIN)
             if not far <= allowed * amp.config.tolerance_scale:
@@ -109,5 +109,5 @@ def test_a_replay_casts_the_weights_of_today(amp: SuiteAmp, needs: Callable[[str
         scaler.update()
         # Two consecutive roundings of one product each.
         bound = 2 * tolerance.CERTAIN * amp.precision.u * amp.config.tolerance_scale
-        assert relative_error(copy, expected) <= bound, f"call {call} computes with other weights than eager"
+        assert relative_error(copy, expected) <= bound, f"call {call} does not compute with the weights of eager"
     assert cuda_graph_trees(_index(amp)) > 0, "no CUDA graph was recorded"

@@ -32,9 +32,9 @@ def _expect_same(amp: SuiteAmp, what: str, names: list[str], actual: Tensors, ex
     wrong = [n for n, a, b in zip(names, actual, expected, strict=True) if not torch.equal(a, b)]
     if wrong:
         raise AmpFailure(
-            f"{what} on {amp.target.id}: other numbers than in eager, though all of them are exact",
+            f"{what} on {amp.target.id} differs from eager, although every result is exact",
             now=f"{', '.join(wrong[:4])}, on torch {torch.__version__}",
-            likely="what inductor puts in the operator's place computes in another dtype, and rounds there",
+            likely="inductor's replacement of the operator computes in a different dtype, and rounds",
         )
 
 

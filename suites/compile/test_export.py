@@ -38,13 +38,13 @@ class _Regions(nn.Module):
         with torch.autocast(self.device_type, dtype=self.low):
             low = torch.tanh(self.layers[0](batch))
             with torch.autocast(self.device_type, enabled=False):
-                wide = self.layers[1](low.float())
+                float32 = self.layers[1](low.float())
         with torch.autocast(self.device_type, dtype=self.other):
             other = self.layers[2](batch)
-        return low, wide, other, self.layers[3](batch)
+        return low, float32, other, self.layers[3](batch)
 
 
-def _made(amp: SuiteAmp) -> tuple[nn.Module, torch.Tensor]:
+def _model_and_batch(amp: SuiteAmp) -> tuple[nn.Module, torch.Tensor]:
     model = _Regions(amp.device.type, amp.dtype).to(amp.device.torch_device).eval()
     return model, torch.randn(4, 16, device=amp.device.torch_device)
 
@@ -54,15 +54,15 @@ def _expect_same(amp: SuiteAmp, what: str, actual: Any, expected: Any, *, exact:
     amp.observe(what, [*dtypes[0]], kind="dtype")
     if dtypes[0] != dtypes[1]:
         raise AmpFailure(
-            f"{what} on {amp.target.id} computes in other dtypes than eager",
+            f"{what} on {amp.target.id} computes in different dtypes than eager",
             label_before="eager",
             before=", ".join(dtypes[1]),
             now=f"{', '.join(dtypes[0])} on torch {torch.__version__}",
-            likely="a region of the model is no part of the program, or is decomposed in another one",
+            likely="the program lacks a region of the model, or decomposes it inside a different region",
         )
     for left, right in zip(actual, expected, strict=True):
         if exact and amp.device.kind is DeviceKind.CPU:
-            assert torch.equal(left, right), f"{what} gives other bits than eager"
+            assert torch.equal(left, right), f"{what} differs bitwise from eager"
         else:
             # Fused kernels and other kernels for products may round in the opposite direction.
             assert relative_error(left, right) <= tolerance.CERTAIN * amp.precision.u * amp.config.tolerance_scale
@@ -71,7 +71,7 @@ def _expect_same(amp: SuiteAmp, what: str, actual: Any, expected: Any, *, exact:
 @QUIET
 def test_an_exported_program_is_the_model_when_it_is_loaded(amp: SuiteAmp, tmp_path: Path) -> None:
     """A program that was saved to a file and loaded again has its regions in the graph."""
-    model, batch = _made(amp)
+    model, batch = _model_and_batch(amp)
     with torch.no_grad():
         expected = model(batch)
         torch.export.save(torch.export.export(model, (batch,)), tmp_path / "program.pt2")
@@ -108,7 +108,7 @@ SIZES = (7, 2)
 )
 def test_sizes_and_regions_of_a_program_change_together(amp: SuiteAmp, stage: str) -> None:
     """A program has the dtypes of the region in which it is called, for every size, as the model does."""
-    model, batch = _made(amp)
+    model, batch = _model_and_batch(amp)
     becomes, follows = STAGES[stage]
     with torch.no_grad():
         program = becomes(_dynamic(model, batch))
@@ -127,7 +127,7 @@ def test_sizes_and_regions_of_a_program_change_together(amp: SuiteAmp, stage: st
 @pytest.mark.amp(devices=["cpu"])
 @QUIET
 def test_a_program_that_dynamo_exports_keeps_its_regions(amp: SuiteAmp) -> None:
-    model, batch = _made(amp)
+    model, batch = _model_and_batch(amp)
     with torch.no_grad():
         actual, expected = torch.export.export(model, (batch,), strict=True).module()(batch), model(batch)
     _expect_same(amp, "a program that Dynamo exports", actual, expected, exact=True)
@@ -137,7 +137,7 @@ def test_a_program_that_dynamo_exports_keeps_its_regions(amp: SuiteAmp) -> None:
 @pytest.mark.parametrize("called", ["none", "the other"])
 def test_a_program_that_is_exported_in_a_region_keeps_its_own(amp: SuiteAmp, called: str) -> None:
     """The region around ``export`` is not part of the program, which is called in a different one, or in none."""
-    model, batch = _made(amp)
+    model, batch = _model_and_batch(amp)
     with torch.no_grad():
         with amp.autocast():
             program = _dynamic(model, batch).module()
@@ -150,7 +150,7 @@ def test_a_program_that_is_exported_in_a_region_keeps_its_own(amp: SuiteAmp, cal
 @QUIET
 def test_a_program_with_dynamic_shapes_is_trained_in_its_regions(amp: SuiteAmp) -> None:
     """Gradients for a size different from that of the export equal those of the model."""
-    model, batch = _made(amp)
+    model, batch = _model_and_batch(amp)
     program = _dynamic(model, batch).module()
     other = torch.randn(7, 16, device=amp.device.torch_device)
     gradients = []
@@ -166,7 +166,7 @@ def test_a_program_with_dynamic_shapes_is_trained_in_its_regions(amp: SuiteAmp) 
 @QUIET
 def test_a_compiled_program_keeps_its_regions(amp: SuiteAmp) -> None:
     """Compile an exported program's module, and call it in no region and in a region of the other dtype."""
-    model, batch = _made(amp)
+    model, batch = _model_and_batch(amp)
     with torch.no_grad():
         program = torch.export.export(model, (batch,)).module()
         compiled = torch.compile(program, backend="aot_eager")
@@ -181,7 +181,7 @@ def test_a_compiled_program_keeps_its_regions(amp: SuiteAmp) -> None:
 def test_aot_inductor_keeps_the_regions(amp: SuiteAmp, needs: Callable[[str], str], tmp_path: Path) -> None:
     """A library compiled ahead of time, for any number of rows, has casts for regions; the caller's has no effect."""
     needs("inductor")
-    model, batch = _made(amp)
+    model, batch = _model_and_batch(amp)
     package = tmp_path / "model.pt2"
     with torch.no_grad():
         aot_compile(_dynamic(model, batch), str(package))

@@ -50,8 +50,8 @@ def test_a_custom_function_computes_in_its_region(amp: SuiteAmp, inputs: str, ba
         actual, eager = run(amp, compiled, ambient), run(amp, function, ambient)
         what = f"a custom function ({backend}), inputs {inputs}, called in {ambient}"
         expect_same_dtypes(amp, what, actual, eager)
-        wide = run(amp, function, "none")
-        expect_same_values(amp, what, [*actual.outputs, *actual.gradients], [*eager.outputs, *eager.gradients], wide)
+        float32 = run(amp, function, "none")
+        expect_same_values(amp, what, [*actual.outputs, *actual.gradients], [*eager.outputs, *eager.gradients], float32)
         amp.observe(f"custom function, {inputs}, {backend}, {ambient}", [*actual.dtypes()], kind="dtype")
 
 
@@ -116,10 +116,10 @@ def _plain(x: torch.Tensor, w: Tensors) -> Tensors:
 def test_a_function_without_custom_fwd_does_what_it_does_in_eager(amp: SuiteAmp, ambient: str) -> None:
     """Forward runs in the region, backward outside of it in float32; with ``custom_bwd`` it would be in the region."""
     actual = run(amp, torch.compile(_plain, backend="aot_eager", fullgraph=True), ambient)
-    eager, wide = run(amp, _plain, ambient), run(amp, _plain, "none")
+    eager, float32 = run(amp, _plain, ambient), run(amp, _plain, "none")
     expect_same_dtypes(amp, f"a plain custom function, called in {ambient}", actual, eager)
     what = f"backward of a plain custom function, called in {ambient}"
-    expect_same_values(amp, what, [*actual.outputs, *actual.gradients], [*eager.outputs, *eager.gradients], wide)
+    expect_same_values(amp, what, [*actual.outputs, *actual.gradients], [*eager.outputs, *eager.gradients], float32)
 
 
 @pytest.mark.parametrize("compiled", ["around", "within"])
@@ -141,7 +141,7 @@ def test_a_checkpoint_and_a_compiled_block(amp: SuiteAmp, compiled: str) -> None
 
     whole = torch.compile(function, backend="aot_eager", fullgraph=True)
     actual, eager = run(amp, within if compiled == "within" else whole, "low"), run(amp, function, "low")
-    wide = run(amp, function, "none")
+    float32 = run(amp, function, "none")
     what = f"a checkpoint, compiled {compiled}"
     expect_same_dtypes(amp, what, actual, eager)
-    expect_same_values(amp, what, [*actual.outputs, *actual.gradients], [*eager.outputs, *eager.gradients], wide)
+    expect_same_values(amp, what, [*actual.outputs, *actual.gradients], [*eager.outputs, *eager.gradients], float32)

@@ -55,10 +55,10 @@ def functions(device_type: str, low: torch.dtype, *, broken: bool) -> dict[str, 
             outer = x @ w[0]
             with torch.autocast(device_type, enabled=False):
                 in_python()
-                wide = x @ w[1]
+                float32 = x @ w[1]
             in_python()
             last = x @ w[2]
-        return [outer, wide, last, x @ w[3]]
+        return [outer, float32, last, x @ w[3]]
 
     return {"inside": inside, "called": called, "between": between, "nested": nested}
 

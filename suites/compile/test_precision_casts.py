@@ -44,11 +44,11 @@ def test_a_round_trip_by_hand_rounds(amp: SuiteAmp, needs: Callable[[str], str],
     allowed = tolerance.LEAST * rounding
     if not far <= allowed:
         raise AmpFailure(
-            f"a round trip to {amp.dtype} by hand is dropped by inductor on {amp.target.id}",
+            f"an explicit round trip to {amp.dtype} is dropped by inductor on {amp.target.id}",
             label_before="eager",
             before=f"rounded; half of what that makes is {allowed:.2g}",
             now=f"{far:.2g} from eager, on torch {torch.__version__}",
-            likely="a cast to a low dtype and back is taken for nothing where kernels are fused",
+            likely="fusion removes a cast to a low dtype and back",
         )
 
 

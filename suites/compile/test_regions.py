@@ -16,6 +16,7 @@ from .programs import (
     NAMES,
     Ran,
     Tensors,
+    beyond_fp16,
     evaluate,
     expect_same_dtypes,
     expect_same_values,
@@ -82,8 +83,10 @@ def test_outputs_are_those_of_eager(amp: SuiteAmp, program: str, backend: str) -
 def test_gradients_are_those_of_eager(amp: SuiteAmp, program: str, ambient: str) -> None:
     """Values computed in float32 have float32 gradients, in any ambient region; outputs are compared, too."""
     function = programs(amp.device.type, amp.dtype)[program]
-    actual = run(amp, torch.compile(function, backend="aot_eager", fullgraph=True), ambient)
-    eager, exact = run(amp, function, ambient), run(amp, function, ambient, dtype=torch.float64)
+    scales = beyond_fp16(amp, function, ambient)
+    actual = run(amp, torch.compile(function, backend="aot_eager", fullgraph=True), ambient, scales=scales)
+    eager = run(amp, function, ambient, scales=scales)
+    exact = run(amp, function, ambient, dtype=torch.float64, scales=scales)
     what = f"a training step of {program}, called in {ambient}"
     expect_same_dtypes(amp, what, actual, eager)
     expect_same_values(amp, what, [*actual.outputs, *actual.gradients], [*eager.outputs, *eager.gradients], exact)
@@ -130,14 +133,14 @@ def test_backward_inside_the_region_is_that_of_eager(amp: SuiteAmp, program: str
 
 @pytest.mark.parametrize("where", ["in the region", "in an island"])
 def test_large_results_are_those_of_eager(amp: SuiteAmp, where: str) -> None:
-    """Thousands of elements: float32 results keep every bit, as do low-precision ones and large weights' gradients."""
+    """Thousands of elements: float32 and low-precision results keep every bit, as do gradients of large weights."""
     device_type = amp.device.type
 
     def function(x: torch.Tensor, w: Tensors) -> Tensors:
         low = x @ w[0]
         with torch.autocast(device_type, enabled=False):
-            wide = low.to(w[1].dtype) @ w[1]
-        return [low, wide if where == "in an island" else torch.softmax(low, -1), x * w[2]]
+            float32 = low.to(w[1].dtype) @ w[1]
+        return [low, float32 if where == "in an island" else torch.softmax(low, -1), x * w[2]]
 
     compiled = torch.compile(function, backend="aot_eager", fullgraph=True)
     actual, eager = (run(amp, call, "low", size=_LARGE) for call in (compiled, function))

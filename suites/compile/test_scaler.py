@@ -1,4 +1,4 @@
-"""GradScaler around a compiled step: overflow is skipped, the scale recovers, unscaled gradients are eager's."""
+"""GradScaler around a compiled step: a step that overflows is skipped, the scale recovers, gradients equal eager's."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _compiled(amp: SuiteAmp, backend: str) -> Case:
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 def test_a_compiled_step_does_what_a_scaler_asks(amp: SuiteAmp, backend: str) -> None:
-    """Plant an overflow in a gradient, since a graph has no module to plant it in: skipped, backed off, recovered."""
+    """Plant an overflow in a gradient (a graph has no module for it): the step is skipped and the scale recovers."""
     amp.check_scaler(_compiled(amp, backend), overflow_activations_at=())
 
 
@@ -37,7 +37,7 @@ def test_the_trace_is_that_of_eager(amp: SuiteAmp) -> None:
 def _trained(
     amp: SuiteAmp, *, loss: str | None = None, optimizer: str | None = None
 ) -> tuple[list[torch.Tensor], list[float], torch.optim.Optimizer]:
-    """Run six steps of a usual loop with AdamW and a scaler, the third of which overflows: weights, scales, optimizer.
+    """Run six steps with AdamW and a scaler, the third with an overflow; return the weights, scales and optimizer.
 
     ``loss`` and ``optimizer`` are the back ends by which the loss function and the optimizer's step are compiled.
     """
@@ -64,10 +64,10 @@ def _trained(
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 def test_a_loop_around_a_compiled_step_trains_as_in_eager(amp: SuiteAmp, backend: str) -> None:
-    """An unscaled, clipped and skipped training has eager's scales, and on a CPU weights bitwise equal to eager's."""
+    """A training with unscaling, clipping and a skipped step has eager's scales, and on a CPU eager's weights."""
     weights, scales, _ = _trained(amp)
-    actual, found_scales, _ = _trained(amp, loss=backend)
-    assert scales == found_scales
+    actual, actual_scales, _ = _trained(amp, loss=backend)
+    assert scales == actual_scales
     assert min(scales) < max(scales[:2]), "no step overflowed"
     for left, right in zip(weights, actual, strict=True):
         if amp.device.type == "cpu":
@@ -82,14 +82,14 @@ def test_a_compiled_optimizer_is_skipped_and_keeps_float32(amp: SuiteAmp, backen
     """Compile ``optimizer.step`` inside the scaler: the same scales, the same training, float32 moments."""
     before, graphs = mlp().realise(seed=amp.config.seed).model.parameters(), compiled_graphs()
     weights, scales, _ = _trained(amp)
-    actual, found_scales, optimizer = _trained(amp, optimizer=backend)
+    actual, actual_scales, optimizer = _trained(amp, optimizer=backend)
     assert compiled_graphs() > graphs, "the optimizer's step was not compiled"
-    assert scales == found_scales
+    assert scales == actual_scales
     for start, left, right in zip(before, weights, actual, strict=True):
         # The compiled AdamW is the capturable one, which computes the step size in float32. That float32 rounding may
         # reverse the direction in which low-precision gradients round later.
         moved = left - start.detach().to(left.device)
-        off = (right - left).norm() / moved.norm()
-        assert off <= amp.precision.u * amp.config.tolerance_scale, f"off by {float(off):.2g} of what training moved"
+        error = (right - left).norm() / moved.norm()
+        assert error <= amp.precision.u * amp.config.tolerance_scale, f"error {float(error):.2g} of the updates"
     states = [value for state in optimizer.state.values() for value in state.values()]
     assert {value.dtype for value in states if isinstance(value, torch.Tensor)} == {torch.float32}

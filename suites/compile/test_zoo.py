@@ -53,8 +53,8 @@ def added(target: Target) -> Iterator[object]:
         yield pytest.param(case, id=case.name)
 
 
-def _check(amp: SuiteAmp, case: Case, how: Compilation, *, bits: bool = False) -> None:
-    check_compiled(case, how, amp.conditions, amp.observe, bits=bits)
+def _check(amp: SuiteAmp, case: Case, compilation: Compilation, *, bits: bool = False) -> None:
+    check_compiled(case, compilation, amp.conditions, amp.observe, bits=bits)
 
 
 @pytest.mark.amp_parametrize("case", whole)
@@ -113,8 +113,8 @@ def _half(case: Case) -> Case:
 def test_step_with_dynamic_shapes(amp: SuiteAmp, name: str) -> None:
     """Two batch sizes through one compiled function: one graph, and for each size eager's results."""
     (case,) = (case for case in zoo() if case.name == name)
-    how = Compilation(backend="aot_eager", fullgraph=True, dynamic=True)
-    compiled = how.case(case, amp.conditions)
+    compilation = Compilation(backend="aot_eager", fullgraph=True, dynamic=True)
+    compiled = compilation.case(case, amp.conditions)
     before = compiled_graphs()
     for sized_case in (case, _half(case)):
         realised = sized_case.realise(seed=amp.config.seed)
@@ -146,7 +146,7 @@ def _expect_close(amp: SuiteAmp, what: str, far: float, noise: float) -> None:
             label_before="eager",
             before=f"its own noise is {noise:.2g}",
             now=f"{far:.2g} from it, on torch {torch.__version__}",
-            likely="a size is taken for a constant, or a cast is traced elsewhere",
+            likely="a size is traced as a constant, or a cast is traced elsewhere",
         )
 
 
@@ -199,6 +199,6 @@ def test_step_of_the_wider_zoo(amp: SuiteAmp, case: Case) -> None:
 def test_step_in_each_mode(amp: SuiteAmp, needs: Callable[[str], str], name: str, mode: str) -> None:
     """CUDA graphs, and kernels chosen by timing: hundreds of them, compiled in parallel."""
     (case,) = (case for case in zoo() if case.name == name)
-    how = Compilation(backend=needs("inductor"), mode=mode, fullgraph=True)
+    compilation = Compilation(backend=needs("inductor"), mode=mode, fullgraph=True)
     with compile_workers(min(8, os.cpu_count() or 1)):
-        _check(amp, case, how)
+        _check(amp, case, compilation)

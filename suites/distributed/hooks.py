@@ -79,7 +79,7 @@ _MADE: dict[str, Callable[[], tuple[Any, Hook]]] = {
 }
 
 
-def kept(state: Any) -> dict[str, str]:
+def dtypes_of_state(state: Any) -> dict[str, str]:
     """Return the dtypes of the tensors that a state keeps between iterations."""
     memories = {name: getattr(state, name, {}) for name in ("error_dict", "p_memory_dict", "q_memory_dict")}
     return {name: dtype_name(memory[0].dtype) for name, memory in memories.items() if memory}

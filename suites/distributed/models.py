@@ -134,7 +134,9 @@ def evaluated(model: nn.Module, rows: Mapping[str, torch.Tensor], region: Region
     return {name: value.detach().clone() for name, value in outputs.items()}
 
 
-def by_hand(seed: int, device: torch.device, region: Region, *, dtype: torch.dtype | None = None) -> list[Tensors]:
+def manual_gradients(
+    seed: int, device: torch.device, region: Region, *, dtype: torch.dtype | None = None
+) -> list[Tensors]:
     """Return the gradients of each rank's rows, computed one after the other in this process by manual casts.
 
     With ``dtype``, weights and inputs are cast to it beforehand, as policies of parameters do.

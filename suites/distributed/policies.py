@@ -13,7 +13,7 @@ from pytest_amp.amp import SuiteAmp
 from pytest_amp.data_files.releases import release_of
 from pytest_amp.failure import AmpFailure
 
-from .models import Tensors, by_hand, mean
+from .models import Tensors, manual_gradients, mean
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Policy:
     region: bool = False
     unasked: str | None = None
 
-    def asked(self, amp: SuiteAmp) -> dict[str, str | None]:
+    def requested(self, amp: SuiteAmp) -> dict[str, str | None]:
         """Return the requested dtypes in the form that programs take."""
         return {
             "param_dtype": _named(self.param, amp),
@@ -53,8 +53,8 @@ class Policy:
         """Return reference gradients from manual casts in one process, computed and reduced as the policy says."""
         device = amp.device.torch_device
         if self.region:
-            return mean(by_hand(amp.config.seed, device, amp.autocast))
-        parts = by_hand(amp.config.seed, device, contextlib.nullcontext, dtype=_dtype(self.gathered(amp)))
+            return mean(manual_gradients(amp.config.seed, device, amp.autocast))
+        parts = manual_gradients(amp.config.seed, device, contextlib.nullcontext, dtype=_dtype(self.gathered(amp)))
         return averaged(parts, _dtype(self.reduced(amp)))
 
 
@@ -94,7 +94,7 @@ OF_FSDP2 = (
 )
 
 
-def hold_sent(amp: SuiteAmp, answer: Mapping[str, Any], policy: Policy, *, what: str) -> dict[str, list[str]]:
+def expect_sent(amp: SuiteAmp, answer: Mapping[str, Any], policy: Policy, *, subject: str) -> dict[str, list[str]]:
     """Raise AmpFailure unless a step gathers and reduces in the dtypes of its policy; return the calls by kind."""
     gathered, reduced = policy.gathered(amp), policy.reduced(amp)
     sent_dtypes: dict[str, set[str]] = {}
@@ -103,10 +103,10 @@ def hold_sent(amp: SuiteAmp, answer: Mapping[str, Any], policy: Policy, *, what:
     sent = {kind: sorted(dtypes) for kind, dtypes in sent_dtypes.items()}
     if sent != {"all_gather": [gathered], "reduce_scatter": [reduced]}:
         raise AmpFailure(
-            f"{what} of {amp.target.id} sends other dtypes than its policy asks for",
+            f"{subject} of {amp.target.id} sends other dtypes than its policy requests",
             label_before="rule",
             before=f"all_gather of {gathered}, reduce_scatter of {reduced}",
             now=str(sent),
-            likely="param_dtype or reduce_dtype is not looked at, or parameters are cast after they are gathered",
+            likely="param_dtype or reduce_dtype is ignored, or parameters are cast after they are gathered",
         )
     return sent

@@ -25,7 +25,7 @@ def low_dtype(settings: Mapping[str, Any]) -> torch.dtype:
     return dtype
 
 
-def own(rank: Rank, settings: Mapping[str, Any]) -> tuple[nn.Module, Tensors]:
+def model_and_rows(rank: Rank, settings: Mapping[str, Any]) -> tuple[nn.Module, Tensors]:
     """Return the model, and this rank's rows."""
     instance = realised(settings["seed"], rank.device)
     return instance.model, rows_of(rank.number, instance.batch)

@@ -13,7 +13,7 @@ from pytest_amp.distributed import Rank
 from pytest_amp.torch_private import recorded_collectives
 
 from .models import Tensors, backward, gradients
-from .programs import low_dtype, on_cpu, own, sent
+from .programs import low_dtype, model_and_rows, on_cpu, sent
 from .ranks_ddp import wrapped as data_parallel
 from .ranks_fsdp import gathered, sharded, wrapped
 
@@ -23,7 +23,7 @@ def micro_batch(rows: Mapping[str, torch.Tensor], number: int, of: int) -> Tenso
     return {name: value[number::of] for name, value in rows.items()}
 
 
-def _made(model: nn.Module, rank: Rank, settings: Mapping[str, Any]) -> Any:
+def _wrapped(model: nn.Module, rank: Rank, settings: Mapping[str, Any]) -> Any:
     if settings["unit"] == "DDP":
         return data_parallel(model, rank, settings.get("options", {}))
     return {"FSDP1": wrapped, "FSDP2": sharded}[settings["unit"]](model, rank, settings["policy"])
@@ -42,8 +42,8 @@ def _reducing(parallel: Any, *, on: bool) -> Any:
 
 def accumulate(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Run a backward pass for each entry of ``reduced``, which says whether it reduces: calls of each, and the sum."""
-    model, rows = own(rank, settings)
-    parallel = _made(model, rank, settings)
+    model, rows = model_and_rows(rank, settings)
+    parallel = _wrapped(model, rank, settings)
     plan = settings["reduced"]
     gradients_of_steps = []
     for number, on in enumerate(plan):

@@ -11,13 +11,13 @@ from torch import nn
 from pytest_amp.distributed import Rank
 
 from .models import backward, gradients
-from .programs import low_dtype, on_cpu, own
+from .programs import low_dtype, model_and_rows, on_cpu
 from .ranks_fsdp import gathered, sharded, wrapped
 
 
 def clip(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Run one step under autocast with FSDP2 or FSDP1; return the norm, and gradients before and after clipping."""
-    model, rows = own(rank, settings)
+    model, rows = model_and_rows(rank, settings)
     one_unit = settings["one_unit"]
     parallel: Any = (wrapped if one_unit else sharded)(model, rank, {})
     backward(parallel, rows, lambda: rank.autocast(low_dtype(settings)))
@@ -38,7 +38,7 @@ def states(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the full state dict of a sharded model, and the state dict from before it was sharded."""
     from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 
-    model, _ = own(rank, settings)
+    model, _ = model_and_rows(rank, settings)
     whole = {name: value.detach().cpu().clone() for name, value in model.state_dict().items()}
     parallel: Any = (wrapped if settings["one_unit"] else sharded)(model, rank, {})
     with rank.autocast(low_dtype(settings), enabled=settings["region"]):

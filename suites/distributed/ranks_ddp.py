@@ -14,7 +14,7 @@ from pytest_amp.torch_private import recorded_collectives, small_first_bucket
 
 from .hooks import registered
 from .models import HIDDEN, LATER, WIDTH, Keeping, backward, evaluated, gradients, realised, rows_of, state_of
-from .programs import low_dtype, on_cpu, own, sent
+from .programs import low_dtype, model_and_rows, on_cpu, sent
 
 
 def wrapped(model: nn.Module, rank: Rank, options: Mapping[str, Any]) -> Any:
@@ -32,7 +32,7 @@ _sync_batch_norm: Any = nn.SyncBatchNorm  # has no types
 
 def step(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Run one step: gradients, losses, calls, and whether autocast was on where the model computed."""
-    model, rows = own(rank, settings)
+    model, rows = model_and_rows(rank, settings)
     states: list[tuple[bool, str]] = []
     model[1].register_forward_hook(  # type: ignore[index]
         lambda _module, _inputs, output: states.append(
@@ -55,7 +55,7 @@ def step(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def evaluate(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Run a training step and an evaluation in each grad mode; return the evaluation's calls, too."""
-    model, rows = own(rank, settings)
+    model, rows = model_and_rows(rank, settings)
     parallel = wrapped(model, rank, {})
     region = lambda: rank.autocast(low_dtype(settings))  # noqa: E731
     backward(parallel, rows, region)
@@ -119,7 +119,7 @@ def train(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Train for some steps in the usual way: losses, scales, weights, and dtypes of the retained state."""
     from .training import train_steps
 
-    model, rows = own(rank, settings)
+    model, rows = model_and_rows(rank, settings)
     if settings.get("overflow"):
         # Values on one rank only: the other ranks receive them through the reduction.
         rows = {**rows, "overflow": torch.tensor(rank.number == 1)}

@@ -14,7 +14,7 @@ from pytest_amp.precision import dtype_name
 from pytest_amp.torch_private import recorded_collectives
 
 from .models import Tensors, backward, evaluated, gradients, loss, plain, realised
-from .programs import dtype_of, low_dtype, on_cpu, own, sent
+from .programs import dtype_of, low_dtype, model_and_rows, on_cpu, sent
 from .training import train_steps
 
 
@@ -49,7 +49,7 @@ def wrapped(model: nn.Module, rank: Rank, policy: Mapping[str, Any]) -> Any:
 
 
 @contextlib.contextmanager
-def _seen(model: nn.Module) -> Iterator[dict[str, str]]:
+def _recorded_dtypes(model: nn.Module) -> Iterator[dict[str, str]]:
     """Record the dtypes of a linear layer's weight, input and output."""
     dtypes: dict[str, str] = {}
 
@@ -68,7 +68,7 @@ def _seen(model: nn.Module) -> Iterator[dict[str, str]]:
 
 def step(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Run one step under FSDP2's policy, or under autocast without one."""
-    model, rows = own(rank, settings)
+    model, rows = model_and_rows(rank, settings)
     parallel = sharded(model, rank, settings["policy"])
     return {
         **_stepped(parallel, rows, rank, settings),
@@ -79,7 +79,7 @@ def step(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def step_of_one_unit(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Run one step under FSDP1's policy; gradients are gathered from the flat parameter."""
-    model, rows = own(rank, settings)
+    model, rows = model_and_rows(rank, settings)
     parallel = wrapped(model, rank, settings["policy"])
     return {
         **_stepped(parallel, rows, rank, settings),
@@ -90,7 +90,7 @@ def step_of_one_unit(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def _stepped(parallel: nn.Module, rows: Any, rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Run one step, and return the observations that FSDP1 and FSDP2 share."""
-    with recorded_collectives() as calls, _seen(parallel) as layer_dtypes:
+    with recorded_collectives() as calls, _recorded_dtypes(parallel) as layer_dtypes:
         outputs = backward(parallel, rows, lambda: rank.autocast(low_dtype(settings), enabled=settings["region"]))
     return {
         "loss": float(outputs["loss"]),
@@ -137,7 +137,7 @@ def buffers(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def evaluate(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Evaluate in each grad mode under FSDP1 or FSDP2 (``unit``)."""
-    model, rows = own(rank, settings)
+    model, rows = model_and_rows(rank, settings)
     shard = {"FSDP1": wrapped, "FSDP2": sharded}[settings["unit"]]
     parallel = shard(model, rank, settings["policy"])
     logits = evaluated(parallel, rows, lambda: rank.autocast(low_dtype(settings), enabled=settings["region"]))
@@ -146,7 +146,7 @@ def evaluate(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def train(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Train some steps with FSDP2; with ``overflow``, the loss of rank 1 overflows."""
-    model, rows = own(rank, settings)
+    model, rows = model_and_rows(rank, settings)
     if settings.get("overflow"):
         rows = {**rows, "overflow": torch.tensor(rank.number == 1)}
     parallel = sharded(model, rank, settings["policy"])
@@ -158,7 +158,7 @@ def train_one_unit(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
     import torch.distributed as dist
     from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 
-    model, rows = own(rank, settings)
+    model, rows = model_and_rows(rank, settings)
     if settings.get("overflow"):
         rows = {**rows, "overflow": torch.tensor(rank.number == 1)}
     keywords: Any = {"init_scale": 256.0, "growth_interval": 3, "process_group": dist.group.WORLD}
@@ -195,7 +195,7 @@ def used_late(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
     return {"gradients": on_cpu(gradients(parallel))}
 
 
-def beside_tensor_parallel(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
+def with_tensor_parallel(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Combine FSDP2 with tensor parallelism on a two-dimensional mesh; return the all-reduces of backward."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -207,7 +207,7 @@ def beside_tensor_parallel(rank: Rank, settings: Mapping[str, Any]) -> dict[str,
         parallelize_module,
     )
 
-    model, rows = own(rank, settings)
+    model, rows = model_and_rows(rank, settings)
     whole = realised(settings["seed"], rank.device).batch
     mesh = init_device_mesh(rank.device.type, (1, rank.size), mesh_dim_names=("data", "tensor"))
     plan = {
@@ -227,7 +227,7 @@ def beside_tensor_parallel(rank: Rank, settings: Mapping[str, Any]) -> dict[str,
 
 def unfrozen(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Evaluate once with all parameters frozen, then run a training step; return its reduce-scatters."""
-    model, rows = own(rank, settings)
+    model, rows = model_and_rows(rank, settings)
     parallel = sharded(model, rank, settings["policy"])
     parallel.requires_grad_(requires_grad=False)
     with torch.no_grad():

@@ -11,7 +11,7 @@ from torch import nn
 from pytest_amp.distributed import Rank
 from pytest_amp.torch_private import recorded_collectives
 
-from .hooks import kept, registered
+from .hooks import dtypes_of_state, registered
 from .models import Tensors, gradients
 from .programs import low_dtype, on_cpu, sent
 from .ranks_ddp import wrapped
@@ -49,4 +49,4 @@ def iterate(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
         arrived.append(on_cpu(gradients(parallel))["weight"])
         calls_of.append(sent(calls))
         errors.append({name: value.cpu().clone() for name, value in getattr(state, "error_dict", {}).items()})
-    return {"gradients": arrived, "sent": calls_of, "kept": kept(state), "errors": errors}
+    return {"gradients": arrived, "sent": calls_of, "kept": dtypes_of_state(state), "errors": errors}

@@ -20,7 +20,7 @@ ROWS, CLASSES, IGNORED = 24, 16, -100
 REDUCTIONS = ("mean", "sum", "none")
 
 
-def given() -> Tensors:
+def full_batch() -> Tensors:
     """Return logits that no lower dtype represents, far from zero: exponentials need their maximum subtracted."""
     generator = torch.Generator().manual_seed(5)
     logits = 40 + 8 * torch.randn(ROWS, CLASSES, generator=generator)
@@ -36,7 +36,7 @@ def loss(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
     from torch.distributed.tensor.parallel import loss_parallel
 
     mesh = init_device_mesh(rank.device.type, (rank.size,))
-    batch = {name: value.to(rank.device) for name, value in given().items()}
+    batch = {name: value.to(rank.device) for name, value in full_batch().items()}
     results: dict[str, Any] = {}
     for reduction in REDUCTIONS:
         logits = distribute_tensor(batch["logits"].to(dtype_of(settings["logits"])), mesh, [Shard(1)]).requires_grad_()

@@ -11,7 +11,7 @@ from pytest_amp.distributed import Rank
 from pytest_amp.torch_private import recorded_collectives
 
 from .models import Keeping, state_of
-from .programs import low_dtype, on_cpu, own, sent
+from .programs import low_dtype, model_and_rows, on_cpu, sent
 from .ranks_ddp import wrapped
 from .training import train_steps
 
@@ -20,7 +20,7 @@ def train(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Train some steps under DDP; each rank has the optimizer's state of a part of the parameters."""
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
-    model, rows = own(rank, settings)
+    model, rows = model_and_rows(rank, settings)
     if settings.get("overflow"):
         rows = {**rows, "overflow": torch.tensor(rank.number == 1)}
     parallel = wrapped(model, rank, {})

@@ -49,7 +49,7 @@ class _Training:
         set_state_dict(self.model, self.optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
         self.scaler.load_state_dict(state["scaler"])
 
-    def kept(self) -> dict[str, Any]:
+    def checkpoint_state(self) -> dict[str, Any]:
         """Return the full weights, the optimizer's state (sharded for FSDP1), and the scaler's state."""
         moments = {
             f"{place}.{name}": full(value).detach().cpu().clone()
@@ -77,14 +77,14 @@ def resume(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
     folder = settings["folder"]
     with rank.autocast(low_dtype(settings), enabled=settings["within"]):
         checkpoint.save(whole.state(), checkpoint_id=folder)
-        saved = whole.kept()
+        saved = whole.checkpoint_state()
         other = _Training(rank, settings, seed + 1)
         # A state to load into: the optimizer creates it in its first step.
         other.steps(rows, 1)
         state = other.state()
         checkpoint.load(state, checkpoint_id=folder)
         other.load(state)
-        loaded = other.kept()
+        loaded = other.checkpoint_state()
     for training in (whole, other):
         training.steps(rows, 2)
-    return {"saved": saved, "loaded": loaded, "whole": whole.kept(), "resumed": other.kept()}
+    return {"saved": saved, "loaded": loaded, "whole": whole.checkpoint_state(), "resumed": other.checkpoint_state()}

@@ -10,13 +10,13 @@ from torch import nn
 
 from pytest_amp.distributed import Rank
 
-from .programs import full, own
+from .programs import full, model_and_rows
 from .ranks_fsdp import sharded, wrapped
 from .ranks_tensor import parallel_layers
 
 
 def _model(rank: Rank, settings: Mapping[str, Any]) -> nn.Module:
-    model, _ = own(rank, settings)
+    model, _ = model_and_rows(rank, settings)
     kind = settings["parallel"]
     if kind == "fully_shard":
         return sharded(model, rank, {})  # type: ignore[no-any-return]
@@ -49,7 +49,7 @@ def overflow(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
     Return the scale after each, whether this rank's parameters moved, and the optimizer's count of steps.
     """
     parallel = _model(rank, settings)
-    _, rows = own(rank, {**settings, "seed": settings["seed"]})
+    _, rows = model_and_rows(rank, {**settings, "seed": settings["seed"]})
     optimizer = torch.optim.Adam(parallel.parameters(), lr=1e-2, foreach=settings.get("foreach", False))
     scaler = _scaler(rank, settings)
     scales, moved = [], []
@@ -86,7 +86,7 @@ def scales(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
     Half way the scaler is saved, and a new one continues with its state.
     """
     parallel = _model(rank, settings)
-    _, rows = own(rank, settings)
+    _, rows = model_and_rows(rank, settings)
     optimizer = torch.optim.SGD(parallel.parameters(), lr=1e-3, foreach=False)
     scaler = _scaler(rank, settings)
     history = []

@@ -11,7 +11,7 @@ from pytest_amp.distributed import Rank
 from pytest_amp.torch_private import recorded_collectives
 
 from .models import Tensors, loss
-from .programs import low_dtype, on_cpu, own, sent
+from .programs import low_dtype, model_and_rows, on_cpu, sent
 from .ranks_accumulation import micro_batch
 from .ranks_ddp import wrapped
 
@@ -26,8 +26,8 @@ def batches_of(number: int, rows: Mapping[str, torch.Tensor]) -> list[Tensors]:
 
 
 def train(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Train SGD with momentum over all batches of a rank: losses, final weights, and calls."""
-    model, rows = own(rank, settings)
+    """Train SGD with momentum over all batches of a rank; return the losses, the final weights and the collectives."""
+    model, rows = model_and_rows(rank, settings)
     parallel = wrapped(model, rank, {})
     optimizer = torch.optim.SGD(parallel.parameters(), lr=RATE, momentum=MOMENTUM, foreach=False)
     losses = []

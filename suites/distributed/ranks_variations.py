@@ -13,7 +13,7 @@ from pytest_amp.distributed import Rank
 from pytest_amp.torch_private import recorded_collectives
 
 from .models import backward, gradients
-from .programs import dtype_of, low_dtype, on_cpu, own, sent
+from .programs import dtype_of, low_dtype, model_and_rows, on_cpu, sent
 from .ranks_ddp import wrapped as data_parallel
 from .ranks_fsdp import gathered, mesh_of
 
@@ -65,7 +65,7 @@ def _units(model: nn.Module, rank: Rank, settings: Mapping[str, Any]) -> Any:
 
 def step(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Run one step: gradients and calls."""
-    model, rows = own(rank, settings)
+    model, rows = model_and_rows(rank, settings)
     unit, options = settings["unit"], dict(settings["options"])
     if "reentrant" in options:
         _recompute(model, reentrant=options.pop("reentrant"))

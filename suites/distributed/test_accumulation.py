@@ -14,7 +14,7 @@ from pytest_amp.distributed import RankGroup
 from pytest_amp.failure import AmpFailure
 
 from . import ranks_accumulation
-from .held import hold_ranks_agree, hold_same, needs_streams, settings
+from .expectations import expect_ranks_agree, expect_same, needs_streams, settings
 from .models import SIZE, Tensors, backward, gradients, mean, realised, rows_of
 from .policies import OF_FSDP2, POLICIES, Policy, averaged
 
@@ -70,27 +70,29 @@ def test_micro_batches_add_up(amp: SuiteAmp, ranks: RankGroup, unit: str, plan: 
     if case.unit == "FSDP2":
         needs_streams(amp)
     rule = case.rule()
-    arguments = {"unit": case.unit, "policy": rule.asked(amp), "region": rule.region, "options": case.options}
+    arguments = {"unit": case.unit, "policy": rule.requested(amp), "region": rule.region, "options": case.options}
     answers = ranks.ask(ranks_accumulation.accumulate, settings(amp, **arguments, reduced=reduced))
-    _hold_sent(amp, answers, reduced, rule.reduced(amp), what=unit)
-    hold_ranks_agree(amp, answers, "gradients", what=f"{unit}, reduced {plan}")
+    _expect_sent(amp, answers, reduced, rule.reduced(amp), subject=unit)
+    expect_ranks_agree(amp, answers, "gradients", subject=f"{unit}, reduced {plan}")
     least = 2.0**-23 * sum(reduced) if rule.reduced(amp) == "float16" else 0.0
     expected = _expected(amp, case, reduced)
-    hold_same(amp, answers[0]["gradients"], expected, what=f"{unit}, reduced {plan}", least=least)
+    expect_same(amp, answers[0]["gradients"], expected, subject=f"{unit}, reduced {plan}", least=least)
 
 
-def _hold_sent(amp: SuiteAmp, answers: list[dict[str, Any]], reduced: list[bool], dtype: str, *, what: str) -> None:
+def _expect_sent(
+    amp: SuiteAmp, answers: list[dict[str, Any]], reduced: list[bool], dtype: str, *, subject: str
+) -> None:
     """Raise AmpFailure unless just the backward passes that should reduce send anything, in ``dtype``."""
     for number, answer in enumerate(answers):
         dtypes_of_calls = [sorted({sent for _, *dtypes in calls for sent in dtypes}) for calls in answer["sent"]]
         expected = [[dtype] if on else [] for on in reduced]
         if dtypes_of_calls != expected:
             raise AmpFailure(
-                f"{what} on rank {number} of {amp.target.id} sends other gradients of micro-batches than it has to",
+                f"{subject} on rank {number} of {amp.target.id} reduces the wrong micro-batches",
                 label_before="rule",
                 before=f"the dtypes that each backward pass sends are {expected}",
                 now=str(dtypes_of_calls),
-                likely="no_sync is ignored, or the reduction has another dtype",
+                likely="no_sync is ignored, or the reduction has a different dtype",
             )
 
 

@@ -9,7 +9,7 @@ from pytest_amp.amp import SuiteAmp
 from pytest_amp.distributed import RankGroup
 
 from . import ranks_clipping
-from .held import hold_ranks_agree, needs_streams, settings
+from .expectations import expect_ranks_agree, needs_streams, settings
 
 KINDS = pytest.mark.parametrize("one_unit", [False, True], ids=["FSDP2", "FSDP1"])
 #: Maximum norm, small enough that every step exceeds it.
@@ -37,7 +37,7 @@ def test_clipping_is_by_the_norm_of_all_shards(
             clipped = value * (MOST / norm)
             # torch adds 1e-6 to the norm before it divides by it.
             torch.testing.assert_close(answer["after"][name], clipped, rtol=NEAR + 2e-6 / norm, atol=0.0)
-    hold_ranks_agree(amp, answers, "after", what="clipped gradients")
+    expect_ranks_agree(amp, answers, "after", subject="clipped gradients")
 
 
 @KINDS

@@ -9,7 +9,7 @@ from pytest_amp.distributed import RankGroup
 from pytest_amp.failure import AmpFailure
 
 from . import ranks_collectives
-from .held import hold_same, settings
+from .expectations import expect_same, settings
 from .models import SIZE
 
 
@@ -22,11 +22,11 @@ def test_every_bit_arrives(amp: SuiteAmp, ranks: RankGroup) -> None:
                 actual, correct = answer[name][str(dtype)], expected(*both)
                 if actual.dtype is not dtype or not torch.equal(actual, correct):
                     raise AmpFailure(
-                        f"{name} of {dtype} in a region of {amp.target.id} has other bits on rank {number}",
-                        label_before="by hand",
+                        f"{name} of {dtype} in a region of {amp.target.id} has different bits on rank {number}",
+                        label_before="rule",
                         before=f"{dtype}, norm {float(correct.double().norm()):.6g}",
-                        now=f"{actual.dtype}, off by {float((actual.double() - correct.double()).abs().max()):.3g}",
-                        likely="a region casts what is sent, or what is received",
+                        now=f"{actual.dtype}, error {float((actual.double() - correct.double()).abs().max()):.3g}",
+                        likely="a region casts a message before or after it is sent",
                     )
 
 
@@ -37,4 +37,4 @@ def test_gradients_go_back_through_them(amp: SuiteAmp, ranks: RankGroup) -> None
     expected = {"result": numbers[0] + numbers[1], "gradient": first + second}
     for number, answer in enumerate(ranks.ask(ranks_collectives.differentiate, settings(amp))):
         for name, gradient in answer.items():
-            hold_same(amp, gradient, expected, what=f"{name} on rank {number}")
+            expect_same(amp, gradient, expected, subject=f"{name} on rank {number}")

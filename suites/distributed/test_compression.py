@@ -13,8 +13,8 @@ from pytest_amp.failure import AmpFailure
 from pytest_amp.precision import dtype_name
 
 from . import ranks_ddp
-from .held import hold_near_exact, hold_ranks_agree, hold_same, settings
-from .models import by_hand, mean, whole
+from .expectations import expect_near_exact, expect_ranks_agree, expect_same, settings
+from .models import manual_gradients, mean, whole
 
 #: A bf16 hook exceeds fp16's own noise, so the error bound says nothing about it; its bits are compared.
 _COARSER = ("fp16", "bf16")
@@ -30,9 +30,9 @@ def test_a_hook_sends_its_dtype(amp: SuiteAmp, ranks: RankGroup, hook: str) -> N
         assert answer["sent"], f"rank {number} sent nothing"
         assert {tuple(call) for call in answer["sent"]} == {("all_reduce", dtype)}
         assert {value.dtype for value in answer["gradients"].values()} == {torch.float32}
-    hold_ranks_agree(amp, answers, "gradients", what=f"{hook} hook")
-    expected = mean(by_hand(amp.config.seed, amp.device.torch_device, amp.autocast), _HOOKS[hook])
-    hold_same(amp, answers[0]["gradients"], expected, what=f"{hook} hook", least=_least(hook))
+    expect_ranks_agree(amp, answers, "gradients", subject=f"{hook} hook")
+    expected = mean(manual_gradients(amp.config.seed, amp.device.torch_device, amp.autocast), _HOOKS[hook])
+    expect_same(amp, answers[0]["gradients"], expected, subject=f"{hook} hook", least=_least(hook))
 
 
 def _least(hook: str) -> float:
@@ -46,7 +46,7 @@ def _least(hook: str) -> float:
 def test_what_a_hook_loses_is_one_more_rounding(amp: SuiteAmp, ranks: RankGroup, hook: str) -> None:
     """Compare with float64: twice the noise of one process, where the hook's format is no coarser than autocast's."""
     answers = ranks.ask(ranks_ddp.step, settings(amp, hook=hook))
-    hold_near_exact(amp, whole(f"ddp-{hook}"), answers[0]["gradients"], loss=None, what=f"{hook} hook")
+    expect_near_exact(amp, whole(f"ddp-{hook}"), answers[0]["gradients"], loss=None, subject=f"{hook} hook")
 
 
 @pytest.mark.parametrize("hook", [None, *_HOOKS], ids=["none", *_HOOKS])
@@ -60,7 +60,7 @@ def test_gradients_are_divided_before_they_are_summed(amp: SuiteAmp, ranks: Rank
             raise AmpFailure(
                 f"{size:g} on both ranks becomes {float(actual[0, 0])} on rank {number} with the hook {hook}",
                 label_before="rule",
-                before=f"{float(expected):g}: the mean, of numbers that are divided before they are summed",
+                before=f"{float(expected):g}: the mean, of values that are divided before they are summed",
                 now=str(float(actual[0, 0])),
                 likely="the hook sums first: beyond 65504 that is infinity in fp16"
                 if not math.isfinite(float(actual[0, 0]))

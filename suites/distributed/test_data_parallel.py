@@ -11,8 +11,8 @@ from pytest_amp.failure import AmpFailure
 from pytest_amp.run.targets import Target
 
 from . import ranks_ddp
-from .held import hold_near_exact, hold_ranks_agree, hold_same, settings
-from .models import LATER, by_hand, mean, realised, state_of, whole
+from .expectations import expect_near_exact, expect_ranks_agree, expect_same, settings
+from .models import LATER, manual_gradients, mean, realised, state_of, whole
 from .training import train_in_one_process
 
 _OPTIONS = {
@@ -29,16 +29,16 @@ _OPTIONS = {
 def test_gradients_are_those_of_one_process(amp: SuiteAmp, ranks: RankGroup, options: str) -> None:
     """Gradients are float32, the same on every rank, and bitwise equal to the mean of the ranks' own gradients."""
     answers = ranks.ask(ranks_ddp.step, settings(amp, options=_OPTIONS[options]))
-    hold_ranks_agree(amp, answers, "gradients", what=f"DDP, {options}")
-    expected = mean(by_hand(amp.config.seed, amp.device.torch_device, amp.autocast))
-    hold_same(amp, answers[0]["gradients"], expected, what=f"DDP, {options}")
+    expect_ranks_agree(amp, answers, "gradients", subject=f"DDP, {options}")
+    expected = mean(manual_gradients(amp.config.seed, amp.device.torch_device, amp.autocast))
+    expect_same(amp, answers[0]["gradients"], expected, subject=f"DDP, {options}")
 
 
 def test_gradients_and_loss_are_near_those_of_the_whole_batch(amp: SuiteAmp, ranks: RankGroup) -> None:
     """Compare with float64 in one process, within the oracle's bound; the loss is the mean of the ranks' losses."""
     answers = ranks.ask(ranks_ddp.step, settings(amp))
     loss = sum(answer["loss"] for answer in answers) / len(answers)
-    hold_near_exact(amp, whole("ddp"), answers[0]["gradients"], loss=loss, what="DDP")
+    expect_near_exact(amp, whole("ddp"), answers[0]["gradients"], loss=loss, subject="DDP")
 
 
 @pytest.mark.parametrize("options", ["plain", "small buckets"])
@@ -73,7 +73,7 @@ def test_every_rank_computes_in_the_region(amp: SuiteAmp, ranks: RankGroup) -> N
 
 @pytest.mark.parametrize("options", _OPTIONS)
 def test_a_training_is_that_of_one_process(amp: SuiteAmp, ranks: RankGroup, options: str) -> None:
-    """Train four steps of AdamW with a scaler: losses, scale and weights, bit for bit; retained state is float32.
+    """Train four steps of AdamW with a scaler: losses, scale and weights are bitwise equal, and all state is float32.
 
     Buckets are rebuilt after the first step, and a static graph is reduced differently from then on.
     """
@@ -81,13 +81,13 @@ def test_a_training_is_that_of_one_process(amp: SuiteAmp, ranks: RankGroup, opti
     answers = ranks.ask(ranks_ddp.train, arguments)
     instance = realised(amp.config.seed, amp.device.torch_device)
     expected = train_in_one_process(instance.model, instance.batch, amp.device.torch_device, amp.dtype, arguments)
-    hold_ranks_agree(amp, answers, "weights", what="DDP, training")
+    expect_ranks_agree(amp, answers, "weights", subject="DDP, training")
     for number, answer in enumerate(answers):
         assert answer["kept"] == ["float32"], f"rank {number} keeps {answer['kept']}"
         assert all(answer["moved"])
-        assert answer["losses"] == [step[number] for step in expected["losses"]], f"other losses on rank {number}"
+        assert answer["losses"] == [step[number] for step in expected["losses"]], f"the losses of rank {number} differ"
         assert answer["scales"][-1] == expected["scale"]
-    hold_same(amp, answers[0]["weights"], expected["weights"], what="DDP, training")
+    expect_same(amp, answers[0]["weights"], expected["weights"], subject="DDP, training")
 
 
 def test_every_bit_of_the_first_ranks_state_is_sent(amp: SuiteAmp, ranks: RankGroup) -> None:
@@ -95,9 +95,9 @@ def test_every_bit_of_the_first_ranks_state_is_sent(amp: SuiteAmp, ranks: RankGr
     answers = ranks.ask(ranks_ddp.state, settings(amp))
     first, later = (state_of(amp.config.seed, number) for number in (0, LATER))
     for number, answer in enumerate(answers):
-        hold_same(amp, answer["made"], first, what=f"DDP, made on rank {number}")
+        expect_same(amp, answer["made"], first, subject=f"DDP, created on rank {number}")
         buffers = {name: value for name, value in later.items() if name != "weight"}
-        hold_same(amp, answer["buffers"], buffers, what=f"DDP, buffers of rank {number} in a forward pass")
+        expect_same(amp, answer["buffers"], buffers, subject=f"DDP, buffers of rank {number} in a forward pass")
         floating = {dtype for _, *dtypes in answer["sent"] for dtype in dtypes}
         assert floating == {"float16", "float32", "float64"}, f"buffers are sent as {floating}"
 
@@ -120,4 +120,4 @@ def test_statistics_stay_float32(amp: SuiteAmp, ranks: RankGroup, kind: str) -> 
         assert int(buffers["1.num_batches_tracked"]) == 2
         assert answer["outputs"].dtype in {amp.dtype, torch.float32}
     if synchronised:
-        hold_ranks_agree(amp, answers, "buffers", what="SyncBatchNorm")
+        expect_ranks_agree(amp, answers, "buffers", subject="SyncBatchNorm")

@@ -12,7 +12,7 @@ from pytest_amp.amp import SuiteAmp
 from pytest_amp.distributed import RankGroup
 
 from . import ranks_ddp, ranks_fsdp
-from .held import hold_same, needs_streams, settings
+from .expectations import expect_same, needs_streams, settings
 from .models import SIZE, Tensors, evaluated, realised, rows_of
 from .policies import POLICIES, Policy
 
@@ -38,7 +38,7 @@ def test_ddp_evaluates_in_the_region(amp: SuiteAmp, ranks: RankGroup) -> None:
     """Evaluation after a training step is bitwise equal; there is nothing to send."""
     answers = ranks.ask(ranks_ddp.evaluate, settings(amp))
     for number, (answer, expected) in enumerate(zip(answers, _expected(amp, POLICIES["autocast"]), strict=True)):
-        hold_same(amp, answer["logits"], expected, what=f"DDP in evaluation, rank {number}")
+        expect_same(amp, answer["logits"], expected, subject=f"DDP in evaluation, rank {number}")
         assert answer["sent"] == []
 
 
@@ -51,8 +51,8 @@ def test_shards_are_evaluated_as_they_are_trained(amp: SuiteAmp, ranks: RankGrou
         needs_streams(amp)
     elif rule.output is not None:
         rule = Policy(param=rule.param, reduce=rule.reduce)  # FSDP1 has no dtype of outputs
-    arguments = settings(amp, unit=unit, policy=rule.asked(amp), region=rule.region)
+    arguments = settings(amp, unit=unit, policy=rule.requested(amp), region=rule.region)
     for number, (answer, expected) in enumerate(
         zip(ranks.ask(ranks_fsdp.evaluate, arguments), _expected(amp, rule), strict=True)
     ):
-        hold_same(amp, answer["logits"], expected, what=f"{unit} ({policy}) in evaluation, rank {number}")
+        expect_same(amp, answer["logits"], expected, subject=f"{unit} ({policy}) in evaluation, rank {number}")

@@ -8,9 +8,9 @@ from pytest_amp.amp import SuiteAmp
 from pytest_amp.distributed import RankGroup
 
 from . import ranks_fsdp
-from .held import hold_near_exact, hold_ranks_agree, hold_same, settings
+from .expectations import expect_near_exact, expect_ranks_agree, expect_same, settings
 from .models import realised, whole
-from .policies import POLICIES, Policy, hold_sent
+from .policies import POLICIES, Policy, expect_sent
 from .training import train_in_one_process
 
 #: FSDP1 has no dtype of outputs.
@@ -27,8 +27,8 @@ def _there(ranks: RankGroup) -> None:
         pytest.skip("this torch has no FSDP1")
 
 
-def _asked(amp: SuiteAmp, policy: Policy) -> dict[str, object]:
-    return settings(amp, policy=policy.asked(amp), region=policy.region)
+def _settings(amp: SuiteAmp, policy: Policy) -> dict[str, object]:
+    return settings(amp, policy=policy.requested(amp), region=policy.region)
 
 
 @pytest.mark.parametrize("name", _POLICIES)
@@ -36,8 +36,8 @@ def test_what_is_sent_and_computed(amp: SuiteAmp, ranks: RankGroup, name: str) -
     """Observe dtypes at the process group and in a layer; parameters and gradients of shards are float32."""
     policy = _POLICIES[name]
     gathered = policy.gathered(amp)
-    for number, answer in enumerate(ranks.ask(ranks_fsdp.step_of_one_unit, _asked(amp, policy))):
-        hold_sent(amp, answer, policy, what=f"FSDP1 ({name}) on rank {number}")
+    for number, answer in enumerate(ranks.ask(ranks_fsdp.step_of_one_unit, _settings(amp, policy))):
+        expect_sent(amp, answer, policy, subject=f"FSDP1 ({name}) on rank {number}")
         assert answer["layer"]["weight"] == gathered
         assert answer["output"] == policy.returned(amp)
         assert answer["parameters"] == ["float32"]
@@ -48,27 +48,27 @@ def test_what_is_sent_and_computed(amp: SuiteAmp, ranks: RankGroup, name: str) -
 def test_gradients_are_those_of_one_process(amp: SuiteAmp, ranks: RankGroup, name: str) -> None:
     """Compare with manual casts of weights, each rank's rows, and the mean in the reduction's dtype: the same bits."""
     policy = _POLICIES[name]
-    answers = ranks.ask(ranks_fsdp.step_of_one_unit, _asked(amp, policy))
-    hold_ranks_agree(amp, answers, "gradients", what=f"FSDP1 ({name})")
+    answers = ranks.ask(ranks_fsdp.step_of_one_unit, _settings(amp, policy))
+    expect_ranks_agree(amp, answers, "gradients", subject=f"FSDP1 ({name})")
     least = 2.0**-23 if policy.reduced(amp) == "float16" else 0.0
-    hold_same(amp, answers[0]["gradients"], policy.gradients(amp), what=f"FSDP1 ({name})", least=least)
+    expect_same(amp, answers[0]["gradients"], policy.gradients(amp), subject=f"FSDP1 ({name})", least=least)
 
 
 def test_gradients_and_loss_are_near_those_of_the_whole_batch(amp: SuiteAmp, ranks: RankGroup) -> None:
     """Compare autocast with float64 in one process, within the oracle's bound."""
-    answers = ranks.ask(ranks_fsdp.step_of_one_unit, _asked(amp, _POLICIES["autocast"]))
+    answers = ranks.ask(ranks_fsdp.step_of_one_unit, _settings(amp, _POLICIES["autocast"]))
     loss = sum(answer["loss"] for answer in answers) / len(answers)
-    hold_near_exact(amp, whole("fsdp1"), answers[0]["gradients"], loss=loss, what="FSDP1")
+    expect_near_exact(amp, whole("fsdp1"), answers[0]["gradients"], loss=loss, subject="FSDP1")
 
 
 @pytest.mark.parametrize("overflow", [False, True], ids=["clean", "overflow"])
 def test_a_training_is_that_of_one_process(amp: SuiteAmp, ranks: RankGroup, *, overflow: bool) -> None:
     """Train four steps of AdamW on shards, under autocast, with ShardedGradScaler: each rank's losses, bit for bit."""
-    arguments = {**_asked(amp, _POLICIES["autocast"]), "overflow": overflow}
+    arguments = {**_settings(amp, _POLICIES["autocast"]), "overflow": overflow}
     instance = realised(amp.config.seed, amp.device.torch_device)
     expected = train_in_one_process(instance.model, instance.batch, amp.device.torch_device, amp.dtype, arguments)
     for number, answer in enumerate(ranks.ask(ranks_fsdp.train_one_unit, arguments)):
-        assert answer["losses"] == [step[number] for step in expected["losses"]], f"other losses on rank {number}"
+        assert answer["losses"] == [step[number] for step in expected["losses"]], f"the losses of rank {number} differ"
         assert answer["moved"] == [True, not overflow, True, True]
         assert answer["scales"][-1] == expected["scale"]
         assert answer["kept"] == ["float32"]

@@ -14,7 +14,7 @@ from pytest_amp.failure import AmpFailure
 from pytest_amp.precision import dtype_name
 
 from . import ranks_hooks
-from .held import settings
+from .expectations import settings
 from .models import SIZE, mean
 
 
@@ -64,14 +64,14 @@ def test_a_known_gradient_arrives(amp: SuiteAmp, ranks: RankGroup, hook: str) ->
     limit = rule.most * torch.finfo(rule.sends).eps / 2
     for number, answer in enumerate(_answers(amp, ranks, hook)):
         for iteration, gradient in enumerate(answer["gradients"]):
-            off = float((gradient.double() - exact.double()).norm() / exact.double().norm())
-            if gradient.dtype is not torch.float32 or off > limit:
+            error = float((gradient.double() - exact.double()).norm() / exact.double().norm())
+            if gradient.dtype is not torch.float32 or error > limit:
                 raise AmpFailure(
                     f"the hook {hook}: gradients of iteration {iteration} are not the mean on rank {number} of "
                     f"{amp.target.id}",
                     label_before="rule",
-                    before=f"float32, and off by {limit:.3g} at most",
-                    now=f"{dtype_name(gradient.dtype)}, off by {off:.3g}",
+                    before=f"float32, with an error of at most {limit:.3g}",
+                    now=f"{dtype_name(gradient.dtype)}, error {error:.3g}",
                     likely="the hook sends or computes in a lower dtype, does not divide, or does not cast back",
                 )
         dtypes = {dtype for calls in answer["sent"] for _, *call in calls for dtype in call}
@@ -87,7 +87,7 @@ def test_powersgd_keeps_what_it_leaves_out(amp: SuiteAmp, ranks: RankGroup) -> N
             whole = _parts()[number]["weight"] + left
             left = whole - answer["gradients"][iteration]
             (error,) = answer["errors"][iteration].values()
-            assert torch.equal(error.view_as(left), left), f"another error is kept in iteration {iteration}"
+            assert torch.equal(error.view_as(left), left), f"the retained error of iteration {iteration} differs"
 
 
 def test_local_sgd_stops_sending(amp: SuiteAmp, ranks: RankGroup) -> None:

@@ -9,7 +9,7 @@ from pytest_amp.amp import SuiteAmp
 from pytest_amp.distributed import RankGroup
 
 from . import ranks_optimizers
-from .held import hold_ranks_agree, hold_same, settings
+from .expectations import expect_ranks_agree, expect_same, settings
 from .models import mean, realised, state_of
 from .training import train_in_one_process
 
@@ -31,13 +31,13 @@ def test_a_state_in_parts_is_that_of_one_process(
     answers = ranks.ask(ranks_optimizers.train, arguments)
     instance = realised(amp.config.seed, amp.device.torch_device)
     expected = train_in_one_process(instance.model, instance.batch, amp.device.torch_device, amp.dtype, arguments)
-    hold_ranks_agree(amp, answers, "weights", what="ZeroRedundancyOptimizer")
-    hold_same(amp, answers[0]["weights"], expected["weights"], what="ZeroRedundancyOptimizer")
-    hold_same(amp, answers[0]["state"], expected["state"], what="ZeroRedundancyOptimizer's state")
+    expect_ranks_agree(amp, answers, "weights", subject="ZeroRedundancyOptimizer")
+    expect_same(amp, answers[0]["weights"], expected["weights"], subject="ZeroRedundancyOptimizer")
+    expect_same(amp, answers[0]["state"], expected["state"], subject="ZeroRedundancyOptimizer's state")
     for number, answer in enumerate(answers):
         assert answer["kept"] == ["float32"], f"rank {number} keeps {answer['kept']}"
         assert answer["moved"] == [True, not overflow, True, True]
-        assert answer["losses"] == [step[number] for step in expected["losses"]], f"other losses on rank {number}"
+        assert answer["losses"] == [step[number] for step in expected["losses"]], f"the losses of rank {number} differ"
         assert answer["scales"][-1] == expected["scale"]
         sent = {dtype for _, *dtypes in answer["sent"] for dtype in dtypes}
         assert sent == {"float32"}, f"gradients and weights are sent as {sorted(sent)}"
@@ -52,5 +52,5 @@ def test_weights_are_averaged_in_float32(amp: SuiteAmp, ranks: RankGroup) -> Non
         expected = [whole, weights[1][number]["weight"], mean(weights[1])["weight"]]
         for time, (actual, value) in enumerate(zip(answer["weights"], expected, strict=True)):
             assert actual.dtype is torch.float32
-            assert torch.equal(actual, value), f"other weights on rank {number} after {time + 1} averages"
+            assert torch.equal(actual, value), f"the weights of rank {number} differ after {time + 1} averages"
         assert {tuple(call) for call in answer["sent"]} == {("all_reduce", "float32")}

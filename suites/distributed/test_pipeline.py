@@ -10,7 +10,7 @@ from pytest_amp.data_files.releases import release_of
 from pytest_amp.distributed import RankGroup
 
 from . import ranks_pipeline
-from .held import hold_same, settings
+from .expectations import expect_same, settings
 from .models import Tensors, gradients, realised
 
 
@@ -18,13 +18,13 @@ from .models import Tensors, gradients, realised
 def test_gradients_are_those_of_one_process(amp: SuiteAmp, ranks: RankGroup, schedule: str) -> None:
     """Losses of micro-batches and their mean gradients, bit for bit; the second stage has low-precision inputs."""
     if release_of(torch.__version__) < (2, 11):  # seen on 2.9.1, right on 2.11.0
-        pytest.skip("no report found: gloo ends a rank when stages tell each other their shapes")
+        pytest.skip("no report found: gloo ends a rank when stages exchange their shapes")
     first, second = ranks.ask(ranks_pipeline.step, settings(amp, schedule=schedule))
     expected, losses = _in_one_process(amp)
     assert first["got"] == ["float32"]
     assert second["got"] == [amp.precision.dtype_name]
     assert second["losses"] == losses
-    hold_same(amp, {**first["gradients"], **second["gradients"]}, expected, what=schedule)
+    expect_same(amp, {**first["gradients"], **second["gradients"]}, expected, subject=schedule)
 
 
 def _in_one_process(amp: SuiteAmp) -> tuple[Tensors, list[float]]:

@@ -12,7 +12,7 @@ from pytest_amp.amp import SuiteAmp
 from pytest_amp.distributed import RankGroup
 
 from . import ranks_saved
-from .held import hold_same, needs_streams, settings
+from .expectations import expect_same, needs_streams, settings
 from .models import Tensors, build
 from .policies import POLICIES
 
@@ -29,13 +29,13 @@ _UNITS = {"DDP": "autocast", "FSDP1": "low, reduced in float32", "FSDP2": "low, 
 def test_a_training_goes_on_as_it_was(
     amp: SuiteAmp, ranks: RankGroup, tmp_path: Path, unit: str, *, within: bool
 ) -> None:
-    """``torch.distributed.checkpoint``, bit for bit; one process that loads the model has the same float32 weights."""
+    """Save and load by ``torch.distributed.checkpoint`` bit for bit, in all ranks and in one process."""
     if unit == "FSDP2":
         needs_streams(amp)
     rule = POLICIES[_UNITS[unit]]
     arguments = {
         "unit": unit,
-        "policy": rule.asked(amp),
+        "policy": rule.requested(amp),
         "region": rule.region,
         "folder": str(tmp_path),
         "within": within,
@@ -43,19 +43,19 @@ def test_a_training_goes_on_as_it_was(
     answers = ranks.ask(ranks_saved.resume, settings(amp, **arguments))
     for number, answer in enumerate(answers):
         for before, after in (("saved", "loaded"), ("whole", "resumed")):
-            _hold_equal(amp, answer[after], answer[before], what=f"{unit}, {after} on rank {number}")
+            _expect_equal(amp, answer[after], answer[before], subject=f"{unit}, {after} on rank {number}")
     from torch.distributed import checkpoint as untyped
 
     checkpoint: Any = untyped
     alone = build()
     state = {"model": {name: torch.zeros_like(value) for name, value in alone.state_dict().items()}}
     checkpoint.load(state, checkpoint_id=str(tmp_path))
-    hold_same(amp, state["model"], answers[0]["saved"]["weights"], what=f"{unit}, loaded in one process")
+    expect_same(amp, state["model"], answers[0]["saved"]["weights"], subject=f"{unit}, loaded in one process")
 
 
-def _hold_equal(amp: SuiteAmp, actual: dict[str, Any], expected: dict[str, Any], *, what: str) -> None:
+def _expect_equal(amp: SuiteAmp, actual: dict[str, Any], expected: dict[str, Any], *, subject: str) -> None:
     tensors: dict[str, Tensors] = {key: expected[key] for key in ("weights", "moments")}
     for key, values in tensors.items():
         assert {value.dtype for value in values.values()} == {torch.float32}
-        hold_same(amp, actual[key], values, what=f"{what}, {key}")
-    assert actual["scaler"] == expected["scaler"], f"{what}: another scaler"
+        expect_same(amp, actual[key], values, subject=f"{subject}, {key}")
+    assert actual["scaler"] == expected["scaler"], f"{subject}: the scaler's state differs"

@@ -9,7 +9,7 @@ from pytest_amp.distributed import RankGroup
 from pytest_amp.failure import AmpFailure
 
 from . import ranks_ddp, ranks_fsdp, ranks_scaler, ranks_tensor
-from .held import hold_ranks_agree, hold_same, needs_streams, settings
+from .expectations import expect_ranks_agree, expect_same, needs_streams, settings
 from .models import realised
 from .policies import POLICIES
 from .training import train_in_one_process
@@ -30,18 +30,18 @@ def _needs_streams(amp: SuiteAmp, parallel: str) -> None:
         needs_streams(amp)
 
 
-def _all_skip(amp: SuiteAmp, answers: list[dict[str, list[float]]], what: str) -> None:
+def _all_skip(amp: SuiteAmp, answers: list[dict[str, list[float]]], subject: str) -> None:
     """Raise AmpFailure unless every rank steps, skips and steps, backs off once, and stays finite."""
     expected = {"moved": [True, False, True], "scales": [8.0, 4.0, 4.0], "finite": True}
     for number, answer in enumerate(answers):
         actual = {key: answer[key] for key in expected}
         if actual != expected or answer["steps"] != [2.0]:
             raise AmpFailure(
-                f"{what} on {amp.target.id}: rank {number} does not do what all ranks have to",
+                f"{subject} on {amp.target.id}: rank {number} does not step and skip like the others",
                 label_before="rule",
                 before=f"it moves, skips and moves: {expected}, and the optimizer has taken 2 steps",
                 now=f"{actual}, steps {answer['steps']}",
-                likely="found_inf is not reduced over ranks, or one rank does not look at it",
+                likely="found_inf is not reduced over ranks, or one rank ignores it",
             )
 
 
@@ -116,10 +116,10 @@ def test_ddp_spreads_an_overflow_to_all_ranks(amp: SuiteAmp, ranks: RankGroup) -
                 now=f"rank {number} moved {answer['moved']}, scales {[row['scales'] for row in answers]}",
                 likely="a rank steps in spite of found_inf, or its gradients were not reduced",
             )
-    hold_ranks_agree(amp, answers, "weights", what="DDP after an overflow")
+    expect_ranks_agree(amp, answers, "weights", subject="DDP after an overflow")
     instance = realised(amp.config.seed, amp.device.torch_device)
     expected = train_in_one_process(instance.model, instance.batch, amp.device.torch_device, amp.dtype, arguments)
-    hold_same(amp, answers[0]["weights"], expected["weights"], what="DDP after an overflow")
+    expect_same(amp, answers[0]["weights"], expected["weights"], subject="DDP after an overflow")
 
 
 @pytest.mark.parametrize("policy", ["low, reduced in float32", "autocast"])
@@ -127,9 +127,9 @@ def test_fully_shard_spreads_an_overflow_to_all_ranks(amp: SuiteAmp, ranks: Rank
     """Repeat with FSDP2: the reduce-scatter carries one rank's infinity to the owner of the shard."""
     _needs_streams(amp, "fully_shard")
     rule = POLICIES[policy]
-    answers = ranks.ask(ranks_fsdp.train, settings(amp, policy=rule.asked(amp), region=rule.region, overflow=True))
+    answers = ranks.ask(ranks_fsdp.train, settings(amp, policy=rule.requested(amp), region=rule.region, overflow=True))
     for answer in answers:
         assert answer["moved"] == [True, False, True, True]
         assert answer["scales"] == answers[0]["scales"]
         assert answer["kept"] == ["float32"]
-    hold_ranks_agree(amp, answers, "weights", what="FSDP2 after an overflow")
+    expect_ranks_agree(amp, answers, "weights", subject="FSDP2 after an overflow")

@@ -12,7 +12,7 @@ from pytest_amp.cases import Case
 from pytest_amp.distributed import RankGroup
 
 from . import ranks_tensor
-from .held import hold_near_exact, hold_ranks_agree, hold_same, settings
+from .expectations import expect_near_exact, expect_ranks_agree, expect_same, settings
 from .models import CLASSES, HIDDEN, SIZE, WIDTH, batch, loss_in_one
 
 
@@ -46,11 +46,11 @@ def _split() -> Case:
 @pytest.mark.parametrize("sequences", [False, True], ids=["whole rows", "sequence parallel"])
 def test_gradients_and_loss_are_those_of_one_process(amp: SuiteAmp, ranks: RankGroup, *, sequences: bool) -> None:
     """Compare within the bound of the reference in halves; whole weights are gathered from shards."""
-    what = "sequence parallel" if sequences else "tensor parallel"
+    subject = "sequence parallel" if sequences else "tensor parallel"
     answers = ranks.ask(ranks_tensor.step, settings(amp, sequences=sequences))
-    hold_ranks_agree(amp, answers, "gradients", what=what)
+    expect_ranks_agree(amp, answers, "gradients", subject=subject)
     gradients = {f"layers.{name}": value for name, value in answers[0]["gradients"].items()}
-    hold_near_exact(amp, _split(), gradients, loss=answers[0]["loss"], what=what)
+    expect_near_exact(amp, _split(), gradients, loss=answers[0]["loss"], subject=subject)
 
 
 def test_outputs_are_those_of_one_process(amp: SuiteAmp, ranks: RankGroup) -> None:
@@ -78,7 +78,7 @@ def test_parts_are_added_up_in_the_dtype_of_the_region(amp: SuiteAmp, ranks: Ran
 def test_a_training_keeps_float32(amp: SuiteAmp, ranks: RankGroup) -> None:
     """Train some steps of AdamW: every rank has the same losses, and the retained state is float32."""
     answers = ranks.ask(ranks_tensor.train, settings(amp, only=True))
-    hold_ranks_agree(amp, answers, "weights", what="tensor parallel, training")
+    expect_ranks_agree(amp, answers, "weights", subject="tensor parallel, training")
     for answer in answers:
         assert answer["kept"] == ["float32"]
         assert answer["losses"] == answers[0]["losses"]
@@ -92,4 +92,4 @@ def test_tables_have_the_bits_of_one_process(amp: SuiteAmp, ranks: RankGroup) ->
     expected["gradient"][table["words"]] = table["factors"]
     for number, answer in enumerate(ranks.ask(ranks_tensor.embed, settings(amp))):
         for split, results in answer.items():
-            hold_same(amp, results, expected, what=f"a table split by {split} on rank {number}")
+            expect_same(amp, results, expected, subject=f"a table split by {split} on rank {number}")

@@ -9,7 +9,7 @@ from pytest_amp.amp import SuiteAmp
 from pytest_amp.distributed import RankGroup
 
 from . import ranks_uneven
-from .held import hold_ranks_agree, hold_same, settings
+from .expectations import expect_ranks_agree, expect_same, settings
 from .models import SIZE, Tensors, gradients, loss, realised, rows_of
 
 
@@ -19,10 +19,10 @@ def test_a_training_is_that_of_one_process(amp: SuiteAmp, ranks: RankGroup, *, e
     arguments = settings(amp, divide_by_initial_world_size=every)
     answers = ranks.ask(ranks_uneven.train, arguments)
     losses, weights = _in_one_process(amp, every=every)
-    hold_ranks_agree(amp, answers, "weights", what="uneven inputs")
-    hold_same(amp, answers[0]["weights"], weights, what="uneven inputs")
+    expect_ranks_agree(amp, answers, "weights", subject="uneven inputs")
+    expect_same(amp, answers[0]["weights"], weights, subject="uneven inputs")
     for number, answer in enumerate(answers):
-        assert answer["losses"] == losses[number], f"other losses on rank {number}"
+        assert answer["losses"] == losses[number], f"the losses of rank {number} differ"
         assert {dtype for _, *dtypes in answer["sent"] for dtype in dtypes} == {"float32"}
 
 

@@ -12,7 +12,7 @@ from pytest_amp.amp import SuiteAmp
 from pytest_amp.distributed import RankGroup
 
 from . import ranks_variations
-from .held import hold_ranks_agree, hold_same, needs_streams, settings
+from .expectations import expect_ranks_agree, expect_same, needs_streams, settings
 from .policies import OF_FSDP2, POLICIES
 
 
@@ -55,7 +55,7 @@ def test_gradients_are_those_of_one_process(amp: SuiteAmp, ranks: RankGroup, nam
     rule = (OF_FSDP2 if variation.unit == "FSDP2" else POLICIES)[policy]
     if variation.unit == "FSDP2":
         needs_streams(amp)
-    arguments = {"policy": rule.asked(amp), "region": rule.region, "options": variation.options}
+    arguments = {"policy": rule.requested(amp), "region": rule.region, "options": variation.options}
     answers = ranks.ask(ranks_variations.step, settings(amp, unit=variation.unit, **arguments))
     for number, answer in enumerate(answers):
         assert answer["float32"], f"gradients are kept in another dtype on rank {number}"
@@ -63,6 +63,6 @@ def test_gradients_are_those_of_one_process(amp: SuiteAmp, ranks: RankGroup, nam
             expected = rule.gathered(amp) if kind == "all_gather" else rule.reduced(amp)
             assert dtypes == [expected], f"{kind} of {dtypes} on rank {number}, and not of {expected}"
         assert any(kind in {"all_reduce", "reduce_scatter"} for kind, *_ in answer["sent"]), "nothing was reduced"
-    hold_ranks_agree(amp, answers, "gradients", what=name)
+    expect_ranks_agree(amp, answers, "gradients", subject=name)
     least = 2.0**-23 if rule.reduced(amp) == "float16" else 0.0
-    hold_same(amp, answers[0]["gradients"], rule.gradients(amp), what=name, least=least)
+    expect_same(amp, answers[0]["gradients"], rule.gradients(amp), subject=name, least=least)

@@ -13,7 +13,7 @@ from pytest_amp.numerics import run_step
 from pytest_amp.run.targets import Target
 
 from . import ranks_zoo
-from .held import hold_ranks_agree, hold_same, needs_streams, settings
+from .expectations import expect_ranks_agree, expect_same, needs_streams, settings
 from .models import deterministic
 
 
@@ -32,13 +32,13 @@ def test_a_step_is_that_of_one_process(amp: SuiteAmp, ranks: RankGroup, name: st
     """Compare bit for bit: the mean of two equal gradients is the gradient."""
     if parallel == "fully_shard":
         needs_streams(amp)
-    what = f"{name}, {parallel}"
+    subject = f"{name}, {parallel}"
     answers = ranks.ask(ranks_zoo.step, settings(amp, case=name, parallel=parallel))
-    hold_ranks_agree(amp, answers, "gradients", what=what)
+    expect_ranks_agree(amp, answers, "gradients", subject=subject)
     case = ranks_zoo.CASES[name]
     instance = case.realise(seed=amp.config.seed).on(amp.device.torch_device)
     with deterministic():
         alone = run_step(case, instance, amp.autocast, seed=amp.config.seed)
     gradients = {name: value for name, value in alone.gradients.items() if value is not None}
-    hold_same(amp, answers[0]["outputs"], dict(alone.outputs), what=what)
-    hold_same(amp, answers[0]["gradients"], gradients, what=what)
+    expect_same(amp, answers[0]["outputs"], dict(alone.outputs), subject=subject)
+    expect_same(amp, answers[0]["gradients"], gradients, subject=subject)

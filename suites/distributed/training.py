@@ -26,7 +26,7 @@ def _adamw(model: nn.Module, settings: Mapping[str, Any]) -> torch.optim.Optimiz
     return torch.optim.AdamW(model.parameters(), lr=1e-2, foreach=settings.get("foreach", False))
 
 
-def _spoilt(step: int, rows: Mapping[str, torch.Tensor]) -> float:
+def _loss_factor(step: int, rows: Mapping[str, torch.Tensor]) -> float:
     """Return the factor of the loss: infinity in the second step of a rank that overflows, else 1."""
     return float("inf") if step == 1 and bool(rows.get("overflow", False)) else 1.0
 
@@ -49,7 +49,7 @@ def train_steps(  # noqa: PLR0913, PLR0917  # the options of a training
         optimizer.zero_grad()
         with torch.autocast(device.type, dtype, enabled=settings.get("region", True)):
             outputs = loss(model, rows)
-        torch.autograd.backward(scaler.scale(outputs["loss"] * _spoilt(step, rows)))
+        torch.autograd.backward(scaler.scale(outputs["loss"] * _loss_factor(step, rows)))
         scaler.step(optimizer)
         scaler.update()
         losses.append(float(outputs["loss"].detach()))
@@ -60,11 +60,11 @@ def train_steps(  # noqa: PLR0913, PLR0917  # the options of a training
         "scales": scales,
         "moved": moved,
         "weights": {plain(name): full(p).detach().cpu().clone() for name, p in model.named_parameters()},
-        "kept": _kept(model, optimizer),
+        "kept": _dtypes_of_state(model, optimizer),
     }
 
 
-def _kept(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[str]:
+def _dtypes_of_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[str]:
     """Return the dtypes of parameters, gradients and floating-point optimizer state."""
     tensors = [*model.parameters(), *(p.grad for p in model.parameters())]
     # A ZeroRedundancyOptimizer has the state of this rank's shard only.
@@ -90,7 +90,7 @@ def train_in_one_process(
             optimizer.zero_grad()
             with torch.autocast(device.type, dtype, enabled=settings.get("region", True)):
                 outputs = loss(model, rows)
-            torch.autograd.backward(scaler.scale(outputs["loss"] * _spoilt(step, rows)))
+            torch.autograd.backward(scaler.scale(outputs["loss"] * _loss_factor(step, rows)))
             parts.append([p.grad.detach().clone() for p in model.parameters() if p.grad is not None])
             rank_losses.append(float(outputs["loss"].detach()))
         for parameter, first, second in zip(model.parameters(), *parts, strict=True):

@@ -28,4 +28,4 @@ def sweep(request: pytest.FixtureRequest) -> Iterator[FingerprintSweep]:
     try:
         opened.close()
     except ExaminationFailed as failed:
-        raise AmpFailure(f"the operators were looked at, but {failed}") from None
+        raise AmpFailure(f"the operators were examined, but {failed}") from None

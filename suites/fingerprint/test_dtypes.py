@@ -24,7 +24,7 @@ def _entries(amp: SuiteAmp, sweep: FingerprintSweep) -> tuple[str, ...]:
     try:
         return sweep.entries(amp.device)
     except NoEntries as unavailable:
-        amp.missing("sweep", f"the operators of torch {torch.__version__} cannot be looked at: {unavailable}")
+        amp.missing("sweep", f"the operators of torch {torch.__version__} cannot be examined: {unavailable}")
 
 
 def _expected(amp: SuiteAmp) -> dict[str, set[str | None]]:
@@ -60,13 +60,13 @@ def test_every_entry_returns_the_known_dtypes(amp: SuiteAmp, group: str, sweep: 
         except AmpFailure as failure:
             unlike_baseline[name] = failure
     if broken:
-        raise AmpFailure(f"{len(broken)} of {len(names)} operators could not be looked at: {'; '.join(broken)}")
+        raise AmpFailure(f"{len(broken)} of {len(names)} operators could not be examined: {'; '.join(broken)}")
     expected = {name: texts for name, texts in _expected(amp).items() if name in observed}
     failing = {Change.CHANGED, Change.NEW} if _is_judged(amp) else {Change.CHANGED}
     changed = [difference for difference in differences(expected, observed) if difference.change in failing]
     if changed:
         raise AmpFailure(
-            _what(amp, changed, "other dtypes"),
+            _headline(amp, changed, "other dtypes"),
             label_before="known",
             before=" // ".join(f"{difference.name}: {difference.before}" for difference in changed),
             now=" // ".join(f"{difference.name}: {difference.now}" for difference in changed),
@@ -96,9 +96,9 @@ def _together(amp: SuiteAmp, failures: dict[str, AmpFailure]) -> AmpFailure:
     )
 
 
-def _what(amp: SuiteAmp, differences: list[Difference], what: str) -> str:
+def _headline(amp: SuiteAmp, differences: list[Difference], kind: str) -> str:
     names = ", ".join(difference.name for difference in differences)
-    return f"{len(differences)} under autocast({amp.device.type}, {amp.precision.dtype_name}) return {what}: {names}"
+    return f"{len(differences)} under autocast({amp.device.type}, {amp.precision.dtype_name}) return {kind}: {names}"
 
 
 def test_no_entry_is_new_or_gone(amp: SuiteAmp, sweep: FingerprintSweep) -> None:

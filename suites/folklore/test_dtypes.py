@@ -58,9 +58,9 @@ def test_what_is_called_always_float32_is_so_where_there_is_a_rule(amp: SuiteAmp
 
 def test_a_product_returns_the_low_dtype_and_not_float32(amp: SuiteAmp) -> None:
     with amp.device.tensors(), amp.autocast():
-        wide = torch.ones(4, 4, device=amp.device.torch_device)
-        assert (wide @ wide).dtype is amp.dtype
-        assert functional.linear(wide, wide).dtype is amp.dtype
+        float32 = torch.ones(4, 4, device=amp.device.torch_device)
+        assert (float32 @ float32).dtype is amp.dtype
+        assert functional.linear(float32, float32).dtype is amp.dtype
 
 
 @pytest.mark.parametrize("name", ["relu", "gelu", "silu", "dropout"])
@@ -91,5 +91,5 @@ def test_regions_of_mps_exist(amp: SuiteAmp) -> None:
         assert expected("mps", torch.__version__)
         return
     with amp.device.tensors(), amp.autocast():
-        wide = torch.ones(4, 4, device=amp.device.torch_device)
-        assert (wide @ wide).dtype is amp.dtype
+        float32 = torch.ones(4, 4, device=amp.device.torch_device)
+        assert (float32 @ float32).dtype is amp.dtype

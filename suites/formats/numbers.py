@@ -19,7 +19,7 @@ from pytest_amp.run.targets import Target
 SATURATES_SINCE = (2, 13)
 
 
-def own(precision: Precision) -> Format:
+def autocast_format(precision: Precision) -> Format:
     """Return the format of the autocast dtype."""
     return FORMATS[precision.name]
 
@@ -119,7 +119,7 @@ CONVERSIONS: dict[str, Conversion] = {
 }
 
 
-def hold(amp: SuiteAmp, form: Format, inputs: Doubles, actual: torch.Tensor, *, way: str) -> None:
+def expect_rounded(amp: SuiteAmp, form: Format, inputs: Doubles, actual: torch.Tensor, *, way: str) -> None:
     """Raise AmpFailure unless ``actual`` is ``inputs`` rounded to ``form`` once, to nearest with ties to even."""
     expected = form.round(inputs, overflow_of(form, amp.device.type))
     values = converted(actual, form)
@@ -128,7 +128,7 @@ def hold(amp: SuiteAmp, form: Format, inputs: Doubles, actual: torch.Tensor, *, 
         return
     first = int(np.flatnonzero(~same)[0])
     raise AmpFailure(
-        f"{int((~same).sum())} of {len(inputs)} numbers are not rounded to the nearest even {form.name} "
+        f"{int((~same).sum())} of {len(inputs)} values are not rounded to the nearest even {form.name} "
         f"by {way} on {amp.target.id}",
         label_before="rule",
         before=f"{inputs[first]!r} becomes {expected[first]!r}",
@@ -139,10 +139,10 @@ def hold(amp: SuiteAmp, form: Format, inputs: Doubles, actual: torch.Tensor, *, 
 
 def _likely(form: Format, value: float, actual: float, expected: float) -> str:
     if abs(value) > form.max:
-        return "a conversion that saturates, or no longer does: what overflows becomes another value"
+        return "a conversion that saturates, or no longer does: overflow does not become infinity"
     if abs(actual) < abs(expected):
         return "the conversion truncates, or flushes subnormal numbers to zero"
-    return "the conversion rounds ties another way, or rounds twice"
+    return "the conversion does not round ties to even, or rounds twice"
 
 
 def spread(values: Doubles, count: int) -> Doubles:

@@ -198,7 +198,7 @@ def test_the_switch_changes_the_error(amp: SuiteAmp, product: str, switch: str) 
             label_before="rule",
             before=f"below {64 * FP32.u:.3g} with it off, {TF32.u / 8:.3g} to {TF32.eps:.3g} with it on",
             now=", ".join(f"{kind[2:]}: {error:.3g}" for kind, error in actual.items()),
-            likely="TF32 was left on, or the switch is no longer looked at",
+            likely="TF32 was left on, or torch ignores the switch",
         )
 
 

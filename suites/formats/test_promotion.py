@@ -59,8 +59,8 @@ def _expect(amp: SuiteAmp, what: str, actual: torch.dtype, expected: torch.dtype
 def test_two_dtypes_make_the_one_that_holds_both(amp: SuiteAmp, way: str, other: torch.dtype) -> None:
     """Query the promoted dtype of dtypes, of tensors, and of operators' results, in either order."""
     device = amp.device.torch_device
-    low, beside = torch.ones(3, dtype=amp.dtype, device=device), torch.ones(3, dtype=other, device=device)
-    for a, b in ((low, beside), (beside, low)):
+    low, other_operand = torch.ones(3, dtype=amp.dtype, device=device), torch.ones(3, dtype=other, device=device)
+    for a, b in ((low, other_operand), (other_operand, low)):
         what = f"{way} of {dtype_name(a.dtype)} and {dtype_name(b.dtype)}"
         _expect(amp, what, ASKED[way](a, b), MET[amp.dtype][other])
 
@@ -118,8 +118,8 @@ def test_products_of_two_dtypes_are_refused_and_not_promoted(amp: SuiteAmp) -> N
     device = amp.device.torch_device
     low = torch.ones(4, 4, dtype=amp.dtype, device=device)
     for other in {BF16, FP16, FP32} - {amp.dtype}:
-        beside = torch.ones(4, 4, dtype=other, device=device)
-        for a, b in ((low, beside), (beside, low)):
+        other_operand = torch.ones(4, 4, dtype=other, device=device)
+        for a, b in ((low, other_operand), (other_operand, low)):
             with pytest.raises(RuntimeError, match="same"):
                 a @ b
             with amp.autocast():

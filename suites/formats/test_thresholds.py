@@ -12,7 +12,7 @@ from pytest_amp.amp import SuiteAmp
 from pytest_amp.failure import AmpFailure
 from pytest_amp.formats import FLOAT8_E4M3FN, FORMATS, Format, Overflow, converted
 
-from .numbers import CONVERSIONS, low_formats, overflow_of, own, tensor_of
+from .numbers import CONVERSIONS, autocast_format, low_formats, overflow_of, tensor_of
 
 
 def _over(form: Format, amp: SuiteAmp, value: float) -> float:
@@ -88,8 +88,8 @@ def test_nan_stays_nan(amp: SuiteAmp, name: str, way: str) -> None:
 def test_the_thresholds_of_fp16(amp: SuiteAmp) -> None:
     """The well-known thresholds 65504, 65520, 2**-14, 2**-24 and 2**-25 apply to products as to conversions."""
     one = torch.ones(16, 16, device=amp.device.torch_device)
-    assert _convert(amp, own(amp.precision), 65519.99609375, "to") == 65504.0
-    assert _convert(amp, own(amp.precision), 65520.0, "to") == math.inf
+    assert _convert(amp, autocast_format(amp.precision), 65519.99609375, "to") == 65504.0
+    assert _convert(amp, autocast_format(amp.precision), 65520.0, "to") == math.inf
     with amp.autocast():
         top = (one * (65504.0 / 16)) @ one
         over = (one * (65536.0 / 16)) @ one

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import statistics
+from collections.abc import Callable, Mapping
 
 import torch
 
 from pytest_amp.amp import SuiteAmp
 from pytest_amp.cases import Case
+from pytest_amp.devices.generators import seed_torch
 from pytest_amp.failure import AmpFailure
 from pytest_amp.rules.spec import RuleName, expected
 
@@ -15,7 +17,7 @@ from pytest_amp.rules.spec import RuleName, expected
 def module_dtypes(case: Case, device_type: str, low: torch.dtype) -> dict[str, torch.dtype]:
     """Return the output dtype of each module of ``case`` under autocast: autocast's, float32, or a rule's own."""
     rules = expected(device_type, torch.__version__)
-    wide = torch.float32
+    float32 = torch.float32
 
     def after(operator: str, otherwise: torch.dtype) -> torch.dtype:
         """Return the dtype of an operator's result; ``otherwise`` is its dtype without a rule."""
@@ -24,7 +26,7 @@ def module_dtypes(case: Case, device_type: str, low: torch.dtype) -> dict[str, t
             return otherwise
         if rule.name is RuleName.LOWER_PRECISION_FP:
             return low if rule.dtype is None else getattr(torch, rule.dtype)
-        return wide
+        return float32
 
     if case.name == "mlp":
         norm = after("aten::layer_norm", low)
@@ -35,9 +37,17 @@ def module_dtypes(case: Case, device_type: str, low: torch.dtype) -> dict[str, t
     if case.name == "lstm":
         layer = "aten::mkldnn_rnn_layer" if device_type == "cpu" else "aten::_cudnn_rnn"
         return {"head": low, "": low, **({"lstm": after(layer, low)} if layer in rules else {})}
-    block = {"norm1": wide, "attention.qkv": low, "attention.out": low, "norm2": wide, "up": low, "down": low, "": wide}
+    block = {
+        "norm1": float32,
+        "attention.qkv": low,
+        "attention.out": low,
+        "norm2": float32,
+        "up": low,
+        "down": low,
+        "": float32,
+    }
     blocks = {f"blocks.{i}.{name}".rstrip("."): dtype for i in range(2) for name, dtype in block.items()}
-    return {"embedding": wide, **blocks, "norm": wide, "head": low, "": low}
+    return {"embedding": float32, **blocks, "norm": float32, "head": low, "": low}
 
 
 def expect_near(  # noqa: PLR0913  # the parts of a failure
@@ -47,6 +57,7 @@ def expect_near(  # noqa: PLR0913  # the parts of a failure
     limits: Mapping[str, float],
     *,
     over_seeds: Mapping[str, tuple[float, ...]],
+    measure: Callable[[], Mapping[str, float]],
     dtypes: Mapping[str, torch.dtype],
     exact: str,
     before: str,
@@ -55,18 +66,29 @@ def expect_near(  # noqa: PLR0913  # the parts of a failure
     """Observe the relative L2 ``errors`` of a result and its gradients, and compare the worst with its limit.
 
     ``what`` is ``family of names.name``; ``over_seeds`` has the errors of other seeds, in the form of
-    ``amp.over_seeds``; ``exact`` and ``before`` describe the reference of the errors.
+    ``amp.over_seeds``; ``exact`` and ``before`` describe the reference of the errors. ``measure`` returns the errors of
+    other values: atomic additions and sums that cancel may exceed a limit by chance, and the median of three draws
+    decides.
     """
     for key, error in errors.items():
         again = over_seeds.get(key)
         amp.observe(f"{what}/{key}", error, kind="error", unit="relative L2", allowed=limits[key], over_seeds=again)
     worst = max(errors, key=lambda key: errors[key] / limits[key])
-    if errors[worst] > limits[worst]:
+    if errors[worst] > limits[worst] and _median(amp, errors[worst], worst, measure) > limits[worst]:
         raise AmpFailure(
-            f"{what.partition('.')[2]}: {worst} is off {exact} by {errors[worst]:.3g} under "
-            f"autocast({amp.device.key}, {amp.precision.dtype_name}), allowed are {limits[worst]:.3g}",
+            f"{what.partition('.')[2]}: {worst} differs from {exact} by {errors[worst]:.3g} under "
+            f"autocast({amp.device.key}, {amp.precision.dtype_name}), more than the allowed {limits[worst]:.3g}",
             label_before="exact",
             before=before,
             now=f"{dtypes[worst]}, torch {torch.__version__}, {amp.device.describe()}",
             likely=likely,
         )
+
+
+def _median(amp: SuiteAmp, error: float, key: str, measure: Callable[[], Mapping[str, float]]) -> float:
+    """Return the median of an error and those of two other seeds."""
+    draws = [error]
+    for seed in (amp.config.seed + 1, amp.config.seed + 2):
+        seed_torch(seed)
+        draws.append(measure()[key])
+    return statistics.median(draws)

@@ -35,9 +35,9 @@ def case_of(name: str, layer: Layer) -> Case:
         output: Any = model(*tensors)
         while not isinstance(output, Tensor):
             output = output[0]
-        wide = output.to(torch.promote_types(output.dtype, torch.float32))
-        weights = torch.linspace(-1, 1, output.numel(), dtype=wide.dtype, device=wide.device).view_as(wide)
-        return {"loss": (wide * weights).sum(), "result": output}
+        promoted = output.to(torch.promote_types(output.dtype, torch.float32))
+        weights = torch.linspace(-1, 1, output.numel(), dtype=promoted.dtype, device=promoted.device).view_as(promoted)
+        return {"loss": (promoted * weights).sum(), "result": output}
 
     return Case(name, layer.build, batch, loss)
 
@@ -82,7 +82,7 @@ class Unused(nn.Module):
         return self.used(x)  # type: ignore[no-any-return]
 
 
-class Island(nn.Module):
+class DisabledRegion(nn.Module):
     """Disabled region: a part that its author keeps in float32."""
 
     def __init__(self) -> None:
@@ -134,5 +134,5 @@ LAYERS = {
     "twice_used": Layer(TwiceUsed, ROW),
     "first_frozen": Layer(FirstFrozen, ROW),
     "unused": Layer(Unused, ROW),
-    "island": Layer(Island, ROW),
+    "island": Layer(DisabledRegion, ROW),
 }

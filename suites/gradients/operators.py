@@ -31,9 +31,9 @@ def case_of(name: str, operator: Operator) -> Case:
 
     def loss(_model: nn.Module, tensors: list[Tensor]) -> dict[str, Tensor]:
         output = operator.function(*tensors)
-        wide = output.to(torch.promote_types(output.dtype, torch.float32))
-        weights = torch.linspace(-1, 1, output.numel(), dtype=wide.dtype, device=wide.device).view_as(wide)
-        return {"loss": (wide * weights).sum(), "result": output}
+        promoted = output.to(torch.promote_types(output.dtype, torch.float32))
+        weights = torch.linspace(-1, 1, output.numel(), dtype=promoted.dtype, device=promoted.device).view_as(promoted)
+        return {"loss": (promoted * weights).sum(), "result": output}
 
     return Case(name, nn.Identity, batch, loss)
 

@@ -52,7 +52,7 @@ def test_sums_of_micro_batches_stay_in_float32(amp: SuiteAmp) -> None:
     for name, value in together.items():
         assert value.dtype == torch.float32
         assert torch.equal(value, sums[name] / SCALE), f"{name} is not the float32 sum of its parts"
-        assert not is_hollow(value, amp.dtype), f"{name} was rounded to {amp.dtype} when it was added up"
+        assert not is_hollow(value, amp.dtype), f"{name} was rounded to {amp.dtype} when it was accumulated"
 
 
 def test_micro_batches_equal_one_batch(amp: SuiteAmp) -> None:
@@ -66,7 +66,7 @@ def test_micro_batches_equal_one_batch(amp: SuiteAmp) -> None:
         error = relative_error(value, exact[name], scale=prediction.sizes[name])
         allowed = 2 * max(prediction.noise[name], amp.precision.u) * amp.config.tolerance_scale
         amp.observe(f"micro_batches/{name}", error, kind="error", unit="relative L2", allowed=allowed)
-        assert error <= allowed, f"{name} is off by {error:.3g}, one batch by {prediction.noise[name]:.3g}"
+        assert error <= allowed, f"{name} has an error of {error:.3g}, one batch of {prediction.noise[name]:.3g}"
 
 
 class Checkpointed(nn.Module):

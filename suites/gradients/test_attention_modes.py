@@ -86,7 +86,7 @@ def test_encoder(amp: SuiteAmp, mode: Mode) -> None:
     what, again = f"encoder.{mode.id}/result", over_seeds.get("result")
     amp.observe(what, error, kind="error", unit="relative L2", allowed=allowed, over_seeds=again)
     amp.observe(f"{what}.dtype", dtype_name(returned["result"]), kind="dtype")
-    assert error <= allowed, f"off float32 by {error:.3g}, allowed are {allowed:.3g}"
+    assert error <= allowed, f"differs from float32 by {error:.3g}, more than the allowed {allowed:.3g}"
 
 
 #: In units of u; measured 0.5, and 1.2 on the fast path, whose residual stream is in the low dtype (CPU, torch 2.13).
@@ -100,10 +100,10 @@ def test_masks_of_all_dtypes_mean_the_same(amp: SuiteAmp, *, weights: bool, trai
     device = amp.device.torch_device
     attention = nn.MultiheadAttention(WIDTH, 4).to(device).train(training)
     x = torch.randn(TOKENS, 3, WIDTH, device=device)
-    boolean, wide = masks("causal", device)[0], masks("causal_float", device)[0]
-    assert wide is not None
+    boolean, float32 = masks("causal", device)[0], masks("causal_float", device)[0]
+    assert float32 is not None
     results = []
-    for mask in (boolean, wide, wide.to(amp.dtype)):
+    for mask in (boolean, float32, float32.to(amp.dtype)):
         with amp.autocast():
             results.append(attention(x, x, x, attn_mask=mask, need_weights=weights)[0].detach())
     for result in results[1:]:

@@ -121,7 +121,7 @@ def test_second_derivatives(amp: SuiteAmp, function: str) -> None:
     error, again = errors[function], over_seeds.get(function)
     allowed = FEW * amp.precision.u * amp.config.tolerance_scale
     amp.observe(f"second/{function}", error, kind="error", unit="relative L2", allowed=allowed, over_seeds=again)
-    assert error <= allowed, f"the second derivative of {function} is off by {error:.3g}"
+    assert error <= allowed, f"the second derivative of {function} has an error of {error:.3g}"
 
 
 #: In units of u: a second derivative makes some ten roundings. Measured 0.9 to 6.6 (CPU, torch 2.13, both dtypes, 10

@@ -1,4 +1,4 @@
-"""Dropout drops the same elements forward and backward, and the remaining ones keep their mean."""
+"""Dropout drops the same elements forward and backward, and the mean of the result stays."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ def test_all_or_nothing(amp: SuiteAmp, of: str) -> None:
             result = f.dropout(leaf, p)
         torch.autograd.backward(result, torch.ones_like(result))
         assert leaf.grad is not None
-        assert torch.equal(result, retained), f"p={p} gives other numbers"
-        assert torch.equal(leaf.grad, torch.full_like(leaf, 1 - p)), f"p={p} gives another gradient"
+        assert torch.equal(result, retained), f"p={p} changes values"
+        assert torch.equal(leaf.grad, torch.full_like(leaf, 1 - p)), f"p={p} changes the gradient"
 
 
 def test_evaluation_drops_nothing(amp: SuiteAmp) -> None:
@@ -117,9 +117,9 @@ def test_recurrent_layers_drop_between_their_layers(amp: SuiteAmp, kind: type[nn
     assert x.grad is not None
     retained = result.detach().abs() > 0.1
     share = 1 - float(retained.double().mean())
-    assert abs(share - P) < 5 * (P * (1 - P) / retained.numel()) ** 0.5, f"{share:.3f} of the numbers are dropped"
-    assert torch.equal(retained, x.grad.abs() > 0.1), "the backward pass drops other numbers than the forward pass"
-    assert len(set(retained.double().mean(0).flatten().tolist())) > 2, "the same numbers are dropped at each step"
+    assert abs(share - P) < 5 * (P * (1 - P) / retained.numel()) ** 0.5, f"{share:.3f} of the elements are dropped"
+    assert torch.equal(retained, x.grad.abs() > 0.1), "the backward pass drops other elements than the forward pass"
+    assert len(set(retained.double().mean(0).flatten().tolist())) > 2, "the same elements are dropped at each step"
     with torch.no_grad(), amp.autocast():
         evaluated = layer.eval()(x)[0]
     assert bool((evaluated.abs() > 0.1).all()), "something is dropped in evaluation mode"

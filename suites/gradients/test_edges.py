@@ -119,7 +119,7 @@ def test_edges_are_finite(amp: SuiteAmp, name: str) -> None:
 
 
 def test_statistics_beyond_the_range(amp: SuiteAmp) -> None:
-    """A variance of 90000, beyond fp16's range, is kept in float32 (pytorch/pytorch#115500 is the kind)."""
+    """A variance of 90000, beyond fp16's range, is kept in float32 (similar to pytorch/pytorch#115500)."""
     device = amp.device.torch_device
     norm = nn.BatchNorm1d(1, momentum=1.0).to(device)
     with amp.autocast():

@@ -101,5 +101,5 @@ def hold(amp: SuiteAmp, name: str, value: Tensor) -> None:
             before="float32",
             now=f"{value.dtype}, {'every' if hollow else 'not every'} value one that {amp.precision.dtype_name} has, "
             f"on torch {torch.__version__}, {amp.device.describe()}",
-            likely="the operator rounds on its way, and casts back at the end",
+            likely="the operator rounds an intermediate result, and casts its result back",
         )

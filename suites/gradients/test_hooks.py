@@ -1,4 +1,4 @@
-"""Hooks of every kind see the gradients that arrive; backward through a retained graph gives the same ones again."""
+"""Hooks of every kind see the gradients that arrive; backward through a retained graph repeats them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _plain(amp: SuiteAmp, index: int = 0) -> list[Tensor]:
 def _expect_same(actual: list[Tensor], expected: list[Tensor], what: str) -> None:
     assert [x.dtype for x in actual] == [x.dtype for x in expected], f"{what} sees gradients of other dtypes"
     different = [index for index, (a, b) in enumerate(zip(actual, expected, strict=True)) if not torch.equal(a, b)]
-    assert not different, f"{what} sees other gradients: of parameters {different}"
+    assert not different, f"{what} sees different gradients of the parameters {different}"
 
 
 def test_hooks_after_accumulation_see_the_whole_gradient(amp: SuiteAmp) -> None:
@@ -151,7 +151,9 @@ def test_a_graph_that_is_used_twice_gives_its_gradients_twice(amp: SuiteAmp, fun
         for index, (a, b) in enumerate(zip(again, first, strict=True)):
             assert a is not None, f"the {name} pass gives argument {index} no gradient"
             error = relative_error(a, b)
-            assert error <= most, f"the {name} pass is off the first by {error:.3g} in the gradient of argument {index}"
+            assert error <= most, (
+                f"the {name} pass differs from the first by {error:.3g} in the gradient of argument {index}"
+            )
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
@@ -175,4 +177,4 @@ def test_strided_gradients_are_as_exact_as_others(amp: SuiteAmp, function: str) 
         for a, b in zip(actual, expected, strict=True):
             # A different kernel may sum in a different order, and a low-precision result is then rounded differently.
             error = relative_error(a, b)
-            assert error <= amp.precision.u, f"{function}: a gradient that comes {name} is off by {error:.3g}"
+            assert error <= amp.precision.u, f"{function}: the error of a gradient that is {name} is {error:.3g}"

@@ -205,8 +205,8 @@ def test_layer_with_arguments(amp: SuiteAmp, name: str) -> None:
         module = layer.build().train(not layer.evaluated)
         exact = copy.deepcopy(module).double()
         values = [torch.randn(shape) / 2 for shape in layer.shapes]
-        wide = [x.double().requires_grad_() for x in values]
-        expected = _step(exact, wide, torch.autocast("cpu", enabled=False), layer.call)
+        exact_values = [x.double().requires_grad_() for x in values]
+        expected = _step(exact, exact_values, torch.autocast("cpu", enabled=False), layer.call)
         leaves = [x.to(device).requires_grad_() for x in values]
         actual = _step(module.to(device), leaves, amp.autocast(), layer.call)
         dtypes.update({key: x.dtype for key, x in actual.items()})
@@ -226,6 +226,7 @@ def test_layer_with_arguments(amp: SuiteAmp, name: str) -> None:
         errors,
         dict.fromkeys(errors, allowed),
         over_seeds=over_seeds,
+        measure=measured,
         dtypes=dtypes,
         exact="float64",
         before="float64 of the same weights, inputs and masks",

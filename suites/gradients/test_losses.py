@@ -108,15 +108,16 @@ def test_a_loss_is_as_exact_as_its_rule(amp: SuiteAmp, name: str, reduction: str
     errors, over_seeds = amp.over_seeds(measured)
     error, dtype = errors[reduction], returned[reduction]
     rule = expected(amp.device.type, torch.__version__).get(f"aten::{loss.operator}")
-    wide = rule is not None and rule.name is RuleName.FP32
-    allowed = (FEW * FP32.u if wide else 2 * amp.precision.u) * amp.config.tolerance_scale
+    is_fp32 = rule is not None and rule.name is RuleName.FP32
+    allowed = (FEW * FP32.u if is_fp32 else 2 * amp.precision.u) * amp.config.tolerance_scale
     again = over_seeds.get(reduction)
     amp.observe(f"{name}/{reduction}", error, kind="error", unit="relative L2", allowed=allowed, over_seeds=again)
-    if exceeds(error, allowed) or (wide and dtype is not torch.float32):
+    if exceeds(error, allowed) or (is_fp32 and dtype is not torch.float32):
         raise AmpFailure(
-            f"{name}, reduction {reduction}, under {amp.target.id} is off by {error:.3g}, allowed are {allowed:.3g}",
+            f"{name}, reduction {reduction}, under {amp.target.id} has an error of {error:.3g}, "
+            f"more than the allowed {allowed:.3g}",
             label_before="exact",
-            before=f"float64 on the same numbers; {loss.operator} is {'an fp32' if wide else 'no fp32'} operator here",
+            before=f"float64 on the same values; {loss.operator} is {'an' if is_fp32 else 'not an'} fp32 operator",
             now=f"{dtype}, torch {torch.__version__}, {amp.device.describe()}",
-            likely="the loss is computed or added up in the low dtype",
+            likely="the loss is computed or accumulated in the low dtype",
         )

@@ -32,12 +32,12 @@ def test_nothing_asks_for_autocast(amp: SuiteAmp, group: str) -> None:
     if asking:
         name, queries = next(iter(asking.items()))
         raise AmpFailure(
-            f"{name} asks for autocast's state in its step: {', '.join(sorted(set(queries)))}"
+            f"{name} queries autocast's state in its step: {', '.join(sorted(set(queries)))}"
             f"{f'; so do {len(asking) - 1} more' if len(asking) > 1 else ''}",
             label_before="measured",
             before="none does in torch 2.6 to 2.14",
             now=f"torch {torch.__version__}, {amp.device.describe()}",
-            likely="a Python function of torch behaves differently inside a region, beside autocast's rules",
+            likely="a Python function of torch behaves differently inside a region, apart from autocast's rules",
         )
 
 

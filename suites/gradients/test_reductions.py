@@ -24,7 +24,7 @@ class Reduction:
 
     function: Callable[..., Tensor]
     shapes: Callable[[int], tuple[tuple[int, ...], ...]]
-    low: bool = False  #: True if arguments are low-precision: with float32 ones, some devices sum in float32.
+    low: bool = False  #: True if arguments are low-precision: with float32 arguments, some devices sum in float32.
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -134,7 +134,7 @@ def test_sums_over_the_batch(amp: SuiteAmp, name: str) -> None:
 
 
 #: Bounds in u for products of float32 values. Three roundings of about 0.41 u each, of both arguments and of the
-#: result, add up to 0.71 u.
+#: result, together make 0.71 u.
 LEAST, MOST = 0.6, 0.95
 
 
@@ -155,9 +155,9 @@ def test_the_law_of_products(amp: SuiteAmp, name: str, length: int) -> None:
     amp.observe(f"law/{name}/{length}", error, kind="ratio", unit="u", allowed=MOST)
     if not LEAST / amp.config.tolerance_scale < error < MOST * amp.config.tolerance_scale:
         raise AmpFailure(
-            f"{name} over {length} terms is off by {error:.3g} u under {amp.conditions}",
+            f"{name} over {length} terms has an error of {error:.3g} u under {amp.conditions}",
             label_before="law",
             before=f"{LEAST} to {MOST} u: each argument and the result rounded once",
             now=f"torch {torch.__version__}, {amp.device.describe()}",
-            likely="it is not cast" if error < LEAST else "its sums are rounded on their way",
+            likely="it is not cast" if error < LEAST else "its partial sums are rounded",
         )

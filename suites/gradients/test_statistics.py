@@ -66,9 +66,10 @@ def test_statistics_are_float32(amp: SuiteAmp, layer_of: tuple[str, str]) -> Non
         amp.observe(f"{name}.{dtype}/{buffer}", error, kind="error", unit="relative L2", allowed=allowed)
         if value.dtype != torch.float32 or is_hollow(value, amp.dtype) or exceeds(error, allowed):
             raise AmpFailure(
-                f"{name}: {buffer} is off float64 by {error:.3g} after 3 {dtype} batches, allowed are {allowed:.3g}",
+                f"{name}: {buffer} differs from float64 by {error:.3g} after 3 {dtype} batches, "
+                f"more than the allowed {allowed:.3g}",
                 label_before="exact",
-                before="float64 statistics of the same numbers",
+                before="float64 statistics of the same values",
                 now=f"{value.dtype}, torch {torch.__version__}, {amp.device.describe()}",
                 likely="the statistics are computed, updated or kept in the low dtype",
             )

@@ -23,8 +23,8 @@ def test_step(amp: SuiteAmp, name: str) -> None:
     amp.check_gradients(CASES[name])
 
 
-#: bf16 has 3 bits less than fp16: one rounding is 8 times as large. Between half and twice of that the two formats
-#: compute the same; beyond, one of them does something else.
+#: bf16 has 3 bits less than fp16, so that one rounding is 8 times as large. A ratio of errors between half and twice
+#: of 8 is explained by the formats; any other means that the programs differ.
 FACTOR = 2.0
 
 #: The cases without discontinuities that every CPU runs in both formats.
@@ -49,22 +49,22 @@ def test_the_two_formats_differ_by_their_bits(amp: SuiteAmp, case: Case) -> None
         if exact[name].numel() >= 64 and noise["fp16"].noise[name]
     ]
     ratio = statistics.median(ratios)
-    _hold_ratio(
+    _expect_ratio(
         amp,
         f"{case.name}/bf16_over_fp16",
         ratio,
         unit="noise",
-        likely="one of the two is rounded, or overflows, where the other is not",
+        likely="only one of the two rounds, or overflows, in some operator",
     )
 
 
-def _hold_ratio(amp: SuiteAmp, name: str, ratio: float, *, unit: str, likely: str) -> None:
+def _expect_ratio(amp: SuiteAmp, name: str, ratio: float, *, unit: str, likely: str) -> None:
     """Check that bf16 over fp16 is within ``FACTOR`` of the ratio of their roundings."""
     expected = 2.0 ** (FP16.mantissa_bits - BF16.mantissa_bits)
     amp.observe(name, ratio, kind="ratio", unit=unit, allowed=expected * FACTOR)
     if not expected / FACTOR <= ratio <= expected * FACTOR:
         raise AmpFailure(
-            f"{name.partition('/')[0]}: bf16 makes {ratio:.3g} times the error of fp16",
+            f"{name.partition('/')[0]}: bf16 has {ratio:.3g} times the error of fp16",
             label_before="bits",
             before=f"{expected / FACTOR:g} to {expected * FACTOR:g}: fp16 has 3 bits more",
             now=amp.conditions.now(f"{ratio:.3g}"),
@@ -77,10 +77,10 @@ CONVOLUTIONAL = ("residual", "unet", "patches")
 
 
 def _skip_unless_alike(amp: SuiteAmp) -> None:
-    """Skip convolutions unless both formats accumulate in a wider one, which makes them comparable."""
+    """Skip convolutions unless both formats accumulate in float32: their errors are not comparable otherwise."""
     for precision in (BF16, FP16):
         if adds_up_low_convolutions(amp.device.type, precision.name):
-            pytest.skip(f"{precision.name} convolutions add up in {precision.name} on this machine")
+            pytest.skip(f"{precision.name} convolutions accumulate in {precision.name} on this machine")
 
 
 @pytest.mark.amp(dtypes=["bf16"])
@@ -111,10 +111,10 @@ def test_real_errors_differ_by_their_bits(amp: SuiteAmp, name: str) -> None:
     ratio = statistics.median(
         errors["bf16"][key] / error for key, error in errors["fp16"].items() if error and key in errors["bf16"]
     )
-    _hold_ratio(
+    _expect_ratio(
         amp,
         f"{name}/real_bf16_over_fp16",
         ratio,
         unit="error",
-        likely="an operator is rounded in one of the two where it is not in the other",
+        likely="an operator rounds in only one of the two",
     )

@@ -49,8 +49,8 @@ def test_module_dtypes(amp: SuiteAmp, case: Case) -> None:
 MEDIAN_NOISE = 2.5
 WORST_NOISE = 6.0
 WORST_NOISE_OF_CELLS = 15.0
-#: BatchNorm's backward in bf16 on CUDA has a bf16-sized error of its own, which fp16 (2.1 to 3.3 u) has not: 4.5 to
-#: 7.6 u (H100, torch 2.11, 4 seeds).
+#: BatchNorm's backward in bf16 on CUDA makes an additional error of the size of bf16's rounding, 4.5 to 7.6 u in
+#: all; fp16 has 2.1 to 3.3 u (H100, torch 2.11, 4 seeds).
 WORST_NOISE_OF_BATCH_NORM = 12.0
 
 
@@ -66,7 +66,7 @@ def test_noise_is_the_formats(amp: SuiteAmp, case: Case) -> None:
     amp.observe(f"{case.name}/noise.worst", noise[worst], kind="ratio", unit="u", allowed=most)
     if median > MEDIAN_NOISE * amp.config.tolerance_scale or noise[worst] > most * amp.config.tolerance_scale:
         raise AmpFailure(
-            f"{case.name}: manual casts are off float64 by {median:.3g} u in the median and {noise[worst]:.3g} u "
+            f"{case.name}: manual casts differ from float64 by {median:.3g} u in the median and {noise[worst]:.3g} u "
             f"on {worst}, in {amp.precision.name} on {amp.device.key}",
             label_before="measured",
             before=f"at most {MEDIAN_NOISE} and {most} u on healthy kernels",

@@ -57,7 +57,7 @@ REDUCTIONS = {
     "norm of order 1 of a column": _cube(lambda x: x.norm(1, dim=1)),
     "cdist of order 1": Row(lambda a, b: torch.cdist(a, b, 1.0), (), ((8, 24), (16, 24))),
     "matrix norm": _cube(lambda x: torch.linalg.matrix_norm(x, dim=(0, 2))),
-    # Its gradient is an exponential of the rounded result: off by the result times u.
+    # Its gradient is an exponential of the rounded result: its error is the result times u.
     "logsumexp of two dimensions": of(*_CUBE, most=16.0)(lambda x: x.logsumexp((0, 1))),
     "nansum": _cube(lambda x: x.nansum((0, 1))),
     "nanmean": _cube(lambda x: x.nanmean(1)),

@@ -1,4 +1,4 @@
-"""Products of low-precision values accumulate in float32: bits that sums keep, and the remaining error."""
+"""Products of low-precision values accumulate in float32: the smallest term that a sum retains, and its error."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pytest_amp.formats import FORMATS, SIZE, survives
 _LENGTH = 1024
 
 
-def _kept(amp: SuiteAmp) -> int:
+def _retained_bits(amp: SuiteAmp) -> int:
     """Return the largest k for which a sum retains 2**-k added to 1, as it does for every smaller k."""
     rows = 16 if amp.device.kind is DeviceKind.CPU else SIZE
     count = 0
@@ -27,17 +27,17 @@ def _kept(amp: SuiteAmp) -> int:
 
 
 def test_a_sum_keeps_what_float32_keeps(amp: SuiteAmp) -> None:
-    """Compute 1 + 2**-k - 1, far apart: fp16 loses it after k = 10, bf16 after 7; float32 keeps it up to 23."""
+    """Sum 1 + 2**-k - 1 with distant terms: fp16 loses 2**-k after k = 10, bf16 after 7; float32 keeps it up to 23."""
     bits = FORMATS[amp.precision.name].mantissa_bits
-    retained = _kept(amp)
+    retained = _retained_bits(amp)
     amp.observe("bits that a sum keeps", retained, kind="count", unit="bits")
     if retained < 20:
         raise AmpFailure(
-            f"a product of {amp.precision.name} on {amp.target.id} keeps no more than 2**-{retained} beside one",
+            f"a product of {amp.precision.name} on {amp.target.id} retains no term below 2**-{retained} next to 1",
             label_before="rule",
             before="2**-23, as sums in float32 do",
             now=f"2**-{retained}; the format itself has {bits} bits, on {amp.device.describe()}",
-            likely="the kernel adds up in the low dtype, or splits its sums and rounds the parts",
+            likely="the kernel accumulates in the low dtype, or splits its sums and rounds the parts",
         )
 
 
@@ -50,33 +50,33 @@ def test_a_sum_in_fp16_would_show(amp: SuiteAmp) -> None:
     before = settings.allow_fp16_accumulation
     settings.allow_fp16_accumulation = True
     try:
-        retained = _kept(amp)
+        retained = _retained_bits(amp)
     finally:
         settings.allow_fp16_accumulation = before
     assert retained <= FORMATS["fp16"].mantissa_bits
 
 
-def _by_matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+def _matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return a @ b
 
 
-def _by_linear(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+def _linear(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return f.linear(a, b.t().contiguous())
 
 
-def _by_batches(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+def _bmm(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return torch.bmm(a.expand(3, -1, -1), b.expand(3, -1, -1))[1]
 
 
-def _by_convolution(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+def _conv1d(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return f.conv1d(a[:, :, None], b.t()[:, :, None].contiguous())[:, :, 0]
 
 
 _PRODUCTS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
-    "matmul": _by_matmul,
-    "linear": _by_linear,
-    "bmm": _by_batches,
-    "conv1d": _by_convolution,
+    "matmul": _matmul,
+    "linear": _linear,
+    "bmm": _bmm,
+    "conv1d": _conv1d,
 }
 
 
@@ -94,7 +94,7 @@ def test_many_small_terms_beside_a_large_one(amp: SuiteAmp, product: str) -> Non
 
 @pytest.mark.parametrize("product", _PRODUCTS)
 def test_the_error_is_that_of_one_rounding(amp: SuiteAmp, product: str) -> None:
-    """Compare random products with exact sums rounded once to the format: at most a tenth is added to that error."""
+    """The error of random products is within a tenth of that of exact sums that are rounded once to the format."""
     torch.manual_seed(amp.config.seed)
     a, b = (torch.randn(*shape).to(amp.dtype).to(amp.device.torch_device) for shape in ((64, _LENGTH), (_LENGTH, 64)))
     exact = a.cpu().double() @ b.cpu().double()
@@ -102,5 +102,5 @@ def test_the_error_is_that_of_one_rounding(amp: SuiteAmp, product: str) -> None:
     once = exact.to(amp.dtype).double()
     error, rounding = (float((values - exact).norm() / exact.norm()) for values in (actual, once))
     amp.observe(f"{product}/error", error, kind="error", unit="relative L2", allowed=1.1 * rounding)
-    assert error <= 1.1 * rounding, f"{error:.3g}, where one rounding makes {rounding:.3g}"
-    assert error >= 0.9 * rounding, "more exact than the format: this was no product of low numbers"
+    assert error <= 1.1 * rounding, f"an error of {error:.3g}; one rounding has {rounding:.3g}"
+    assert error >= 0.9 * rounding, "more exact than the format: the product was not computed in it"

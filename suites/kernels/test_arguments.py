@@ -85,8 +85,9 @@ def test_operator_with_arguments(amp: SuiteAmp, name: str) -> None:
         errors,
         limits,
         over_seeds=over_seeds,
+        measure=measured,
         dtypes=dict.fromkeys(errors, dtype),
         exact="float64",
-        before="float64 of the same numbers and arguments",
-        likely="an argument is forgotten, or its kernel adds up in the low dtype",
+        before="float64 on the same values and arguments",
+        likely="an argument is ignored, or its kernel accumulates in the low dtype",
     )

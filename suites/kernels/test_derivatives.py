@@ -107,12 +107,12 @@ def _expect_derivatives(amp: SuiteAmp, what: str, function: Callable[[], Tensor]
         allowed = MOST * scale * amp.config.tolerance_scale
         if exceeds(error, allowed):
             raise AmpFailure(
-                f"{what}: in float64 the gradient of {name} is no derivative"
+                f"{what}: in float64 the gradient of {name} is not the derivative"
                 + (": there is none" if gradient is None else ""),
                 label_before="differences of values",
                 before=f"{derivative:.8g} along a random direction",
                 now=f"{actual:.8g}, torch {torch.__version__}, on the CPU",
-                likely="a gradient is wrong in every dtype, so that low ones and exact ones agree",
+                likely="a gradient is wrong in every dtype, so that no comparison of dtypes detects it",
             )
 
 

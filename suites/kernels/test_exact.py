@@ -16,8 +16,8 @@ from pytest_amp.run.targets import Target
 from .long_operators import ELEMENTWISE
 
 
-def _crowded(amp: SuiteAmp) -> Tensor:
-    """Return few distinct values, many of them equal, some at the ends of the range; wider dtypes represent all."""
+def _repeated_values(amp: SuiteAmp) -> Tensor:
+    """Return few distinct values, most of them repeated, some at the ends of the range; float32 represents them all."""
     drawn = (4 * torch.randn(64, 48)).round().div(4).to(amp.dtype)
     shares = torch.tensor([1, 0.5, -1, -0.5, 0.25, 0.75, 0.125, -0.125], dtype=torch.float64)
     drawn[0, :8] = (torch.finfo(amp.dtype).max * shares).to(amp.dtype)
@@ -30,7 +30,7 @@ def _ordered(x: Tensor) -> Tensor:
     return x.sort(dim=-1).values.contiguous()
 
 
-#: Operators that compare values, and return some of them or their places.
+#: Operators that compare values, and return some of them or their indices.
 CHOICES: dict[str, Callable[[Tensor], Any]] = {
     "topk": lambda x: x.topk(9, -1).values,
     "topk, smallest": lambda x: x.topk(9, 0, largest=False).values,
@@ -87,12 +87,14 @@ def _tensors(actual: Any) -> list[Tensor]:
 @pytest.mark.parametrize("choice", CHOICES)
 def test_a_choice_among_low_numbers_is_that_among_wide_ones(amp: SuiteAmp, choice: str) -> None:
     """Select among the same values in float64 on the CPU: the same result, for ties and the ends of the range, too."""
-    x = _crowded(amp)
+    x = _repeated_values(amp)
     actual, expected = _tensors(CHOICES[choice](x)), _tensors(CHOICES[choice](x.cpu().double()))
     assert len(actual) == len(expected)
-    for index, (low, wide) in enumerate(zip(actual, expected, strict=True)):
-        other = int((low.cpu().double() != wide.double()).sum())
-        assert other == 0, f"{choice} of {amp.dtype} numbers: {other} of {wide.numel()} differ in result {index}"
+    for index, (result, reference) in enumerate(zip(actual, expected, strict=True)):
+        different = int((result.cpu().double() != reference.double()).sum())
+        assert different == 0, (
+            f"{choice} of {amp.dtype} values: {different} of {reference.numel()} differ in result {index}"
+        )
 
 
 _INPLACE: dict[str, dict[str, float]] = {
@@ -150,14 +152,14 @@ def test_in_place_is_what_a_new_tensor_would_be(amp: SuiteAmp, name: str) -> Non
         result = _in_place(name, x, y)[form]
         torch.autograd.backward(result, torch.ones_like(result) * 0.5)
         results.append((result.detach(), x.grad))
-    (new, gradient), (placed, other) = results
+    (new, gradient), (placed, gradient_in_place) = results
     assert gradient is not None
-    assert other is not None
-    assert [new.dtype, gradient.dtype] == [placed.dtype, other.dtype]
-    assert torch.equal(new, placed), f"{name} in place makes other numbers"
+    assert gradient_in_place is not None
+    assert [new.dtype, gradient.dtype] == [placed.dtype, gradient_in_place.dtype]
+    assert torch.equal(new, placed), f"{name} in place returns different values"
     allowed = 4 * amp.precision.u if name in _OF_THE_RESULT else 0.0
-    close = torch.allclose(gradient, other, rtol=0.0, atol=allowed, equal_nan=True)
-    assert close, f"{name} in place makes other gradients"
+    close = torch.allclose(gradient, gradient_in_place, rtol=0.0, atol=allowed, equal_nan=True)
+    assert close, f"{name} in place has different gradients"
 
 
 def _tied(x: Tensor) -> Tensor:
@@ -165,7 +167,7 @@ def _tied(x: Tensor) -> Tensor:
     return torch.tensor([[2, -2, 0, 1, 2, -2, 0, 1], [0, 0, 0, 0, 0, 0, 0, 0], [3, 3, -3, -3, 1, -1, 2, 0]]).to(x)
 
 
-#: Functions without a derivative there: torch chooses one, the same for every dtype.
+#: Functions without a derivative at some of these points: torch chooses a value, the same for every dtype.
 KINKS: dict[str, Callable[[Tensor], Tensor]] = {
     "amax": lambda x: x.amax(-1),
     "amin": lambda x: x.amin(-1),
@@ -205,7 +207,7 @@ KINKS: dict[str, Callable[[Tensor], Tensor]] = {
 
 @pytest.mark.parametrize("name", KINKS)
 def test_gradients_at_kinks_are_those_of_wide_numbers(amp: SuiteAmp, name: str) -> None:
-    """Gradients at ties are shared or go to one element, zero or not, as in float64, up to one rounding of a share."""
+    """Ties divide the gradient, or one element gets it, as in float64: equal up to one rounding of the quotient."""
     low = torch.zeros((), device=amp.device.torch_device, dtype=amp.dtype)
     actual = []
     for like in (low, torch.zeros((), dtype=torch.float64)):
@@ -251,11 +253,11 @@ _PASSING: dict[str, Callable[[Tensor], Tensor]] = {
     "dropout in evaluation": lambda x: f.dropout(x, 0.5, training=False),
 }
 
-_BAD = {"nan": torch.nan, "inf": torch.inf, "-inf": -torch.inf}
+_NONFINITE = {"nan": torch.nan, "inf": torch.inf, "-inf": -torch.inf}
 
 
-def _differs(device_type: str, name: str, bad: str) -> bool:
-    """Return why a case fails: oneDNN's exact gelu on some CPUs makes NaN of infinity (pytorch/pytorch#185770)."""
+def _is_known_difference(device_type: str, name: str, bad: str) -> bool:
+    """Return whether a case fails: oneDNN's gelu returns NaN for infinity on some CPUs (pytorch/pytorch#185770)."""
     return device_type == "cpu" and name.startswith("gelu") and bad == "inf"
 
 
@@ -264,23 +266,25 @@ def _kinds(x: Tensor) -> Tensor:
     return x.isposinf() + 2 * x.isneginf() + 3 * x.isnan()
 
 
-def _bad(target: Target) -> Iterable[object]:
+def _nonfinite_cases(target: Target) -> Iterable[object]:
     for name in _PASSING:
-        for bad in _BAD:
-            if not _differs(target.device.type, name, bad):
+        for bad in _NONFINITE:
+            if not _is_known_difference(target.device.type, name, bad):
                 yield pytest.param((name, bad), id=f"{name}, {bad}")
 
 
-@pytest.mark.amp_parametrize("case", _bad)
+@pytest.mark.amp_parametrize("case", _nonfinite_cases)
 def test_what_is_no_number_stays_none(amp: SuiteAmp, case: tuple[str, str]) -> None:
-    """NaN and infinities are where they are in float64, in a region and without: no overflow becomes finite."""
+    """NaN and infinities have the positions of float64's, inside and outside a region: no overflow becomes finite."""
     name, bad = case
     x = torch.randn(4, 64).to(amp.dtype)
-    x[1, 5], x[2, 40:44] = _BAD[bad], _BAD[bad]
+    x[1, 5], x[2, 40:44] = _NONFINITE[bad], _NONFINITE[bad]
     expected = _kinds(_PASSING[name](x.double()))
     for enabled in (False, True):
         with amp.autocast(enabled=enabled):
             actual = _kinds(_PASSING[name](x.to(amp.device.torch_device))).cpu()
-        other = int((actual != expected).sum())
+        different = int((actual != expected).sum())
         where = "in a region" if enabled else "outside"
-        assert other == 0, f"{name} of {bad} {where}: {other} of {expected.numel()} are of another kind than in float64"
+        assert different == 0, (
+            f"{name} of {bad} {where}: {different} of {expected.numel()} values differ from float64 in kind"
+        )

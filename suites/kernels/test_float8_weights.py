@@ -18,7 +18,7 @@ from pytest_amp.numerics import relative_error
 from pytest_amp.run.targets import Target
 from pytest_amp.torch_private import scaled_product
 
-from ..formats.numbers import hold
+from ..formats.numbers import expect_rounded
 
 ROWS, COLUMNS = 48, 80
 
@@ -98,10 +98,10 @@ def test_weights_are_rounded_once(amp: SuiteAmp, name: str, way: str, source: st
     with torch.no_grad(), amp.autocast(enabled=inside):
         actual = WAYS[way](weight.to(amp.device.torch_device), form.dtype)
     assert actual.dtype is form.dtype
-    hold(amp, form, weight.double().cpu().numpy().ravel(), actual.detach().reshape(-1), way=way)
+    expect_rounded(amp, form, weight.double().cpu().numpy().ravel(), actual.detach().reshape(-1), way=way)
 
 
-#: Each element is rounded once, by u at most, and the float32 sum of 80 terms is off by a hundredth of that.
+#: Each element is rounded once, by u at most, and the error of the float32 sum of 80 terms is a hundredth of that.
 ONCE = 1.01
 
 
@@ -116,7 +116,7 @@ def test_a_layer_multiplies_by_their_values(amp: SuiteAmp, name: str, cast: str)
     assert result.dtype is amp.dtype
     error = relative_error(result, x.double() @ _values(weight, form, amp).t()) / amp.precision.u
     amp.observe(f"float8_weights/{name}/{cast}", error, kind="ratio", unit="u", allowed=ONCE)
-    assert error <= ONCE, f"a product with {name} weights is off by {error:.3g} u"
+    assert error <= ONCE, f"a product with {name} weights has an error of {error:.3g} u"
 
 
 @pytest.mark.parametrize("returned", ["low", "float32"])
@@ -136,4 +136,4 @@ def test_scaled_products_are_those_of_their_values(amp: SuiteAmp, name: str, ret
     exact = _values(x, form, amp) @ _values(weight, FLOAT8_E4M3FN, amp).t() * float(scales[0] * scales[1])
     error = relative_error(result, exact) / amp.precision.u
     amp.observe(f"float8_weights/scaled/{name}/{returned}", error, kind="ratio", unit="u", allowed=ONCE)
-    assert error <= ONCE, f"a scaled product of {name} numbers is off by {error:.3g} u"
+    assert error <= ONCE, f"a scaled product of {name} values has an error of {error:.3g} u"

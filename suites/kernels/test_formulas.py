@@ -29,7 +29,7 @@ class Pair:
 
 
 def attention(*, scale: float = 0.25, causal: bool = False, keys: int | None = None) -> Formula:
-    """Return softmax(q k' scale) v, over the first ``keys`` keys, or causally, up to each query's own."""
+    """Return softmax(q k' scale) v over the first ``keys`` keys, or, if causal, over the keys up to the query."""
 
     def formula(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         scores = torch.einsum("bhqd,bhkd->bhqk", q, k) * scale
@@ -230,6 +230,7 @@ def test_operator_is_its_formula(amp: SuiteAmp, name: str) -> None:
         errors,
         dict.fromkeys(errors, allowed),
         over_seeds=over_seeds,
+        measure=measured,
         dtypes=dict.fromkeys(errors, returned["result"]),
         exact="its formula",
         before="its formula in float64, from elementary functions",
@@ -255,7 +256,7 @@ COUNTS = {"few": (12, 9, 1.0), "many": (3000, 9, 1.0), "of a large table": (1500
 @pytest.mark.parametrize("count", COUNTS)
 @pytest.mark.parametrize("name", READS)
 def test_each_read_of_a_row_counts(amp: SuiteAmp, name: str, count: str) -> None:
-    """Backward adds the gradient of a row once for each read, exactly: float32 loses no bit of them."""
+    """Backward adds the gradient of a row once for each read; the sums are exact in float32."""
     device = amp.device.torch_device
     reads, table, divisors = COUNTS[count]
     x = torch.randn(table, 16, device=device, requires_grad=True)
@@ -265,4 +266,6 @@ def test_each_read_of_a_row_counts(amp: SuiteAmp, name: str, count: str) -> None
     torch.autograd.backward(result, torch.full_like(result, divisors))
     assert x.grad is not None
     counted = torch.bincount(indices, minlength=table).float() * divisors
-    assert torch.equal(x.grad, counted[:, None].expand_as(x)), f"a row's gradient is not what {name} read of it"
+    assert torch.equal(x.grad, counted[:, None].expand_as(x)), (
+        f"the gradient of a row does not count the reads of {name}"
+    )

@@ -1,4 +1,4 @@
-"""Each operator on low-precision values, with a rule or without, is off by its rounding only, at every length."""
+"""Each operator on low-precision values, with a rule or without, has only its rounding error, at every length."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def measured(amp: SuiteAmp, name: str, function: Callable[..., Tensor], *tensors
     return measure_operator(name, function, tensors, amp.conditions)
 
 
-def hold(amp: SuiteAmp, name: str, sizes: dict[str, MeasuredOperator]) -> None:
+def expect_bounds(amp: SuiteAmp, name: str, sizes: dict[str, MeasuredOperator]) -> None:
     check_operator(name, sizes, amp.conditions, amp.observe)
 
 
@@ -48,11 +48,12 @@ WITHOUT_LENGTH = (QUADRATIC,) if _BEFORE_2_13 else ()
 @pytest.mark.amp_parametrize("name", lambda _: [name for name in REDUCTIONS if name not in WITHOUT_LENGTH])
 def test_sums_do_not_lose_with_length(amp: SuiteAmp, name: str) -> None:
     """Sums over 256 and over 16384 values keep their precision, forward and backward."""
-    hold(amp, name, {str(length): reduction(amp, name, length) for length in (SHORT, LONG)})
+    expect_bounds(amp, name, {str(length): reduction(amp, name, length) for length in (SHORT, LONG)})
 
 
 #: Coordinates in an image of 256 pixels leave 16 of float32's bits to the position between two pixels. Statistics of
-#: 262144 rows, summed sequentially, are off by the square root of as many float32 roundings (CPU, measured: 2.7e-5).
+#: Sums of 262144 rows, added sequentially, have an error of the square root of as many float32 roundings (CPU,
+#: measured: 2.7e-5).
 WITHOUT_GREAT_LENGTH = ("grid_sample", "batch_norm", *WITHOUT_LENGTH)
 
 
@@ -62,7 +63,7 @@ WITHOUT_GREAT_LENGTH = ("grid_sample", "batch_norm", *WITHOUT_LENGTH)
 @pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")
 @pytest.mark.amp_parametrize("name", lambda _: [name for name in REDUCTIONS if name not in WITHOUT_GREAT_LENGTH])
 def test_sums_do_not_lose_with_great_length(amp: SuiteAmp, name: str) -> None:
-    hold(amp, name, {str(LONGEST): reduction(amp, name, LONGEST)})
+    expect_bounds(amp, name, {str(LONGEST): reduction(amp, name, LONGEST)})
 
 
 # On CUDA, which multiplies in float32, backward is a scan with an order of its own.
@@ -81,7 +82,7 @@ def test_products_outside_of_a_region_round_as_their_model(amp: SuiteAmp, name: 
 
     seed = amp.config.seed
     sizes = {str(length): confirmed_operator(partial(draw, length), seed=seed) for length in (SHORT, 600)}
-    hold(amp, f"product.{name}", sizes)
+    expect_bounds(amp, f"product.{name}", sizes)
 
 
 @pytest.mark.parametrize("name", ELEMENTWISE)
@@ -89,4 +90,4 @@ def test_elementwise_functions_round_as_their_model(amp: SuiteAmp, name: str) ->
     def draw() -> MeasuredOperator:
         return measured(amp, name, ELEMENTWISE[name], torch.randn(64, 64).to(amp.dtype))
 
-    hold(amp, name, {"4096": confirmed_operator(draw, seed=amp.config.seed)})
+    expect_bounds(amp, name, {"4096": confirmed_operator(draw, seed=amp.config.seed)})

@@ -19,18 +19,18 @@ from pytest_amp.amp import SuiteAmp
 from ..semantics.models import drawn, state_of, statistic
 
 
-def _moved_by_stacking(amp: SuiteAmp) -> tuple[list[Tensor], list[Tensor]]:
+def _stack(amp: SuiteAmp) -> tuple[list[Tensor], list[Tensor]]:
     models = [nn.Linear(8, 8).to(amp.device.torch_device) for _ in range(2)]
     result: Any = torch.func.stack_module_state(models)
     return [result[0]["weight"].detach()], [torch.stack([model.weight.detach() for model in models])]
 
 
-def _moved_by_a_loader(amp: SuiteAmp) -> tuple[list[Tensor], list[Tensor]]:
+def _load_batches(amp: SuiteAmp) -> tuple[list[Tensor], list[Tensor]]:
     rows = drawn(amp, 8, 8)
     return [row for (row,) in DataLoader(TensorDataset(rows), batch_size=8)], [rows]
 
 
-def _moved_by_collating(amp: SuiteAmp) -> tuple[list[Tensor], list[Tensor]]:
+def _collate(amp: SuiteAmp) -> tuple[list[Tensor], list[Tensor]]:
     rows = drawn(amp, 8, 8)
     actual = default_collate([{"x": row, "number": row[0].item()} for row in rows])
     return [actual["x"], actual["number"]], [rows, rows[:, 0].cpu().double()]
@@ -44,28 +44,28 @@ def _with_buffers(amp: SuiteAmp) -> nn.Module:
     return nn.Sequential(nn.Linear(20, 20), norm).to(amp.device.torch_device)
 
 
-def _moved_by_a_dtype(amp: SuiteAmp) -> tuple[list[Tensor], list[Tensor]]:
+def _convert_dtype(amp: SuiteAmp) -> tuple[list[Tensor], list[Tensor]]:
     """Convert buffers with the parameters, but not the counter."""
     model = _with_buffers(amp)
-    wide = state_of(model)
-    return state_of(model.to(amp.dtype)), [x.to(amp.dtype) if x.is_floating_point() else x for x in wide]
+    float32 = state_of(model)
+    return state_of(model.to(amp.dtype)), [x.to(amp.dtype) if x.is_floating_point() else x for x in float32]
 
 
-def _moved_by_half(amp: SuiteAmp) -> tuple[list[Tensor], list[Tensor]]:
+def _convert_by_half(amp: SuiteAmp) -> tuple[list[Tensor], list[Tensor]]:
     model = _with_buffers(amp)
-    wide, low = state_of(model), model.half() if amp.dtype is torch.float16 else model.bfloat16()
-    return state_of(low), [x.to(amp.dtype) if x.is_floating_point() else x for x in wide]
+    float32, low = state_of(model), model.half() if amp.dtype is torch.float16 else model.bfloat16()
+    return state_of(low), [x.to(amp.dtype) if x.is_floating_point() else x for x in float32]
 
 
-def _moved_by_a_layout(amp: SuiteAmp) -> tuple[list[Tensor], list[Tensor]]:
+def _convert_layout(amp: SuiteAmp) -> tuple[list[Tensor], list[Tensor]]:
     """Convert dtype and memory format at once."""
     model = nn.Sequential(nn.Conv2d(4, 8, 3), nn.BatchNorm2d(8)).to(amp.device.torch_device)
     expected = [x.to(amp.dtype) if x.is_floating_point() else x for x in state_of(model)]
-    convert: Any = model.to  # whose annotations know a dtype or a memory format
+    convert: Any = model.to  # its annotations allow a dtype or a memory format, not both
     return state_of(convert(dtype=amp.dtype, memory_format=torch.channels_last)), expected
 
 
-def _moved_by_swapping(amp: SuiteAmp) -> tuple[list[Tensor], list[Tensor]]:
+def _swap(amp: SuiteAmp) -> tuple[list[Tensor], list[Tensor]]:
     """Swap the weights of two models, as in-place conversions do."""
     one, other = (nn.Linear(20, 20).to(amp.device.torch_device) for _ in range(2))
     expected = state_of(other)
@@ -74,7 +74,7 @@ def _moved_by_swapping(amp: SuiteAmp) -> tuple[list[Tensor], list[Tensor]]:
     return state_of(one), expected
 
 
-def _moved_by_averaging(amp: SuiteAmp) -> tuple[list[Tensor], list[Tensor]]:
+def _average_buffers(amp: SuiteAmp) -> tuple[list[Tensor], list[Tensor]]:
     """Copy the buffers of an averaged model from the model of its last update."""
     average, last = AveragedModel(_with_buffers(amp)), _with_buffers(amp)
     for model in (_with_buffers(amp), last):
@@ -82,7 +82,7 @@ def _moved_by_averaging(amp: SuiteAmp) -> tuple[list[Tensor], list[Tensor]]:
     return [x.clone() for x in average.module.buffers()], [x.clone() for x in last.buffers()]
 
 
-def _moved_by_loading_low_numbers(amp: SuiteAmp) -> tuple[list[Tensor], list[Tensor]]:
+def _load_low_precision(amp: SuiteAmp) -> tuple[list[Tensor], list[Tensor]]:
     """Load low-precision values into float32 parameters, which stay float32."""
     model, low = _with_buffers(amp), {name: x.to(amp.dtype) for name, x in _with_buffers(amp).state_dict().items()}
     expected = [x.to(result.dtype) for x, result in zip(low.values(), state_of(model), strict=True)]
@@ -90,7 +90,7 @@ def _moved_by_loading_low_numbers(amp: SuiteAmp) -> tuple[list[Tensor], list[Ten
     return state_of(model), expected
 
 
-def _moved_by_an_optimizers_state(amp: SuiteAmp) -> tuple[list[Tensor], list[Tensor]]:
+def _load_optimizer_state(amp: SuiteAmp) -> tuple[list[Tensor], list[Tensor]]:
     """Load moments and the step count of a long training."""
     weight = nn.Parameter(drawn(amp, 8, 8))
     saved = {"step": torch.tensor(70_001.0), "exp_avg": drawn(amp, 8, 8), "exp_avg_sq": drawn(amp, 8, 8).square()}
@@ -99,24 +99,24 @@ def _moved_by_an_optimizers_state(amp: SuiteAmp) -> tuple[list[Tensor], list[Ten
     return [optimizer.state[weight][name] for name in saved], list(saved.values())
 
 
-def _moved_by_a_file(amp: SuiteAmp) -> tuple[list[Tensor], list[Tensor]]:
+def _save_and_load(amp: SuiteAmp) -> tuple[list[Tensor], list[Tensor]]:
     """Save and load more than a page, of both dtypes."""
-    wide = drawn(amp, 100, 200)
+    float32 = drawn(amp, 100, 200)
     file = io.BytesIO()
-    torch.save({"wide": wide, "low": wide.to(amp.dtype)}, file)
+    torch.save({"wide": float32, "low": float32.to(amp.dtype)}, file)
     file.seek(0)
     actual = torch.load(file, weights_only=True)
-    return [actual["wide"], actual["low"]], [wide, wide.to(amp.dtype)]
+    return [actual["wide"], actual["low"]], [float32, float32.to(amp.dtype)]
 
 
-def _moved_by_loading(amp: SuiteAmp) -> tuple[list[Tensor], list[Tensor]]:
+def _load_state(amp: SuiteAmp) -> tuple[list[Tensor], list[Tensor]]:
     model, other = (nn.Linear(100, 200).to(amp.device.torch_device) for _ in range(2))
     model.load_state_dict(other.state_dict())
     return state_of(model), state_of(other)
 
 
-def _moved_by_statistics(amp: SuiteAmp) -> tuple[list[Tensor], list[Tensor]]:
-    """Average over all batches by ``update_bn``: the mean of two equal ones is that of one."""
+def _update_statistics(amp: SuiteAmp) -> tuple[list[Tensor], list[Tensor]]:
+    """Average over all batches by ``update_bn``: two equal batches have the mean of one."""
     batch = drawn(amp, 16, 80)
     actual = []
     for count in (2, 1):
@@ -131,19 +131,19 @@ def _moved_by_statistics(amp: SuiteAmp) -> tuple[list[Tensor], list[Tensor]]:
 
 #: Operations that move or average values: actual and expected results.
 MOVED: dict[str, Callable[[SuiteAmp], tuple[list[Tensor], list[Tensor]]]] = {
-    "stack_module_state": _moved_by_stacking,
-    "DataLoader": _moved_by_a_loader,
-    "default_collate": _moved_by_collating,
-    "Module.to": _moved_by_a_dtype,
-    "half or bfloat16": _moved_by_half,
-    "Module.to, channels_last": _moved_by_a_layout,
-    "swap_tensors": _moved_by_swapping,
-    "save and load": _moved_by_a_file,
-    "load_state_dict": _moved_by_loading,
-    "load_state_dict of low numbers": _moved_by_loading_low_numbers,
-    "load_state_dict of an optimizer": _moved_by_an_optimizers_state,
-    "AveragedModel": _moved_by_averaging,
-    "update_bn": _moved_by_statistics,
+    "stack_module_state": _stack,
+    "DataLoader": _load_batches,
+    "default_collate": _collate,
+    "Module.to": _convert_dtype,
+    "half or bfloat16": _convert_by_half,
+    "Module.to, channels_last": _convert_layout,
+    "swap_tensors": _swap,
+    "save and load": _save_and_load,
+    "load_state_dict": _load_state,
+    "load_state_dict of low numbers": _load_low_precision,
+    "load_state_dict of an optimizer": _load_optimizer_state,
+    "AveragedModel": _average_buffers,
+    "update_bn": _update_statistics,
 }
 
 

@@ -48,7 +48,9 @@ def test_torch_knows_the_format(amp: SuiteAmp, name: str) -> None:
 @pytest.mark.amp_parametrize("name", _stored)
 def test_ml_dtypes_knows_the_format(amp: SuiteAmp, name: str) -> None:
     """Compare with ml_dtypes, if installed: an independent implementation of the formats and of all bit patterns."""
-    ml_dtypes = pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed, which knows these formats, too")
+    ml_dtypes = pytest.importorskip(
+        "ml_dtypes", reason="ml_dtypes, an independent implementation of these formats, is not installed"
+    )
     form = FORMATS[name]
     dtype = np.dtype(getattr(ml_dtypes, form.dtype_name, form.dtype_name))
     info = ml_dtypes.finfo(dtype)
@@ -93,11 +95,11 @@ def test_every_pattern_has_its_value(amp: SuiteAmp, name: str) -> None:
     patterns = np.arange(1 << form.bits)
     expected = form.decode(patterns)
     tensor = from_patterns(patterns, form, amp.device.torch_device)
-    wide = tensor.float()
-    values = wide.cpu().double().numpy()
+    float32 = tensor.float()
+    values = float32.cpu().double().numpy()
     assert np.array_equal(values, expected, equal_nan=True)
     assert np.array_equal(np.signbit(values[expected == 0]), patterns[expected == 0] != 0)
-    back = wide.to(form.dtype)
+    back = float32.to(form.dtype)
     number = ~np.isnan(expected)
     assert np.array_equal(patterns_of(back, form)[number], patterns[number])
     assert np.isnan(converted(back, form)[~number]).all()

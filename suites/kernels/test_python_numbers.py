@@ -14,7 +14,7 @@ from pytest_amp.failure import AmpFailure
 from pytest_amp.formats import FORMATS, from_patterns, neighbours
 from pytest_amp.formats.format import Doubles
 
-from ..formats.numbers import hold, own
+from ..formats.numbers import autocast_format, expect_rounded
 
 #: Ways to convert a Python number to an element of a tensor.
 FILLS: dict[str, Callable[[Tensor, float], Tensor]] = {
@@ -39,7 +39,7 @@ def _with_element(x: Tensor, number: float) -> Tensor:
 
 def _near_ties(amp: SuiteAmp) -> Doubles:
     """Return ties of the format, and their float32 neighbours, that are within its range."""
-    form = own(amp.precision)
+    form = autocast_format(amp.precision)
     chosen = np.concatenate(list(neighbours(form).named().values()))
     chosen = chosen[np.abs(chosen) < form.max / 2]
     some: Doubles = chosen[np.linspace(0, len(chosen) - 1, 200).astype(np.int64)]
@@ -53,7 +53,7 @@ def test_a_number_becomes_the_nearest_element(amp: SuiteAmp, way: str) -> None:
     numbers = _near_ties(amp)
     actual = torch.cat([FILLS[way](zero, float(number)) for number in numbers])
     assert actual.dtype is amp.dtype
-    hold(amp, own(amp.precision), numbers, actual, way=way)
+    expect_rounded(amp, autocast_format(amp.precision), numbers, actual, way=way)
 
 
 #: Products and quotients; before an addition, a CPU rounds the number to the tensor's dtype (torch 2.13).
@@ -79,7 +79,7 @@ def test_a_number_beside_low_ones_keeps_its_bits(amp: SuiteAmp, way: str) -> Non
         assert actual.dtype is amp.dtype
         # A kernel may multiply by a reciprocal: the rounded result occasionally differs.
         same, distinct = float((actual == exact).float().mean()), float((first == exact).float().mean())
-        assert distinct < 0.95, "numbers that are rounded first would not show"
+        assert distinct < 0.95, "rounding the numbers first would not be detected"
         if same < 0.99:
             raise AmpFailure(
                 f"{way} {number!r}: {same:.1%} of the results on {amp.target.id} are float32's, rounded once",

@@ -116,7 +116,7 @@ def test_fake_quantisation(amp: SuiteAmp, *, inside: bool) -> None:
 @_QUIET
 @_THERE
 def test_steps_that_are_no_powers_of_two(amp: SuiteAmp) -> None:
-    """Random values, with a scale from their range: the round trip is off by half a step, and a rounding of float32."""
+    """Random values, with a scale from their range: the error is half a step and one float32 rounding."""
     torch.manual_seed(amp.config.seed)
     values = torch.randn(4096).to(amp.device.torch_device)
     scale = float(values.abs().max()) / 127

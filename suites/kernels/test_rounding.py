@@ -9,7 +9,16 @@ import torch
 from pytest_amp.amp import SuiteAmp
 from pytest_amp.formats import FLOAT8_E4M3FN, FORMATS, FP32, Overflow, converted, from_patterns, neighbours
 
-from ..formats.numbers import CONVERSIONS, SLOW, hold, low_formats, overflow_of, own, spread, tensor_of
+from ..formats.numbers import (
+    CONVERSIONS,
+    SLOW,
+    autocast_format,
+    expect_rounded,
+    low_formats,
+    overflow_of,
+    spread,
+    tensor_of,
+)
 
 pytestmark = pytest.mark.amp_parametrize("name", low_formats)
 
@@ -21,7 +30,7 @@ def test_ties_and_their_neighbours(amp: SuiteAmp, name: str, way: str) -> None:
     for kind, values in neighbours(form).named().items():
         inputs = spread(values, 200) if way in SLOW else values
         actual = CONVERSIONS[way](tensor_of(inputs, amp), form.dtype)
-        hold(amp, form, inputs, actual, way=f"{way} ({kind})")
+        expect_rounded(amp, form, inputs, actual, way=f"{way} ({kind})")
 
 
 def test_numbers_of_every_size(amp: SuiteAmp, name: str) -> None:
@@ -30,7 +39,7 @@ def test_numbers_of_every_size(amp: SuiteAmp, name: str) -> None:
     patterns = np.random.default_rng(amp.config.seed).integers(0, 1 << 32, 1 << 17)
     inputs = FP32.decode(patterns)
     actual = from_patterns(patterns, FP32, amp.device.torch_device).to(form.dtype)
-    hold(amp, form, inputs, actual, way="to")
+    expect_rounded(amp, form, inputs, actual, way="to")
 
 
 @pytest.mark.parametrize("source", ["float64", "int32", "int64", "bool"])
@@ -47,15 +56,15 @@ def test_from_other_dtypes(amp: SuiteAmp, name: str, source: str) -> None:
     else:
         values = generator.integers(-(2**20), 2**20, 4096).astype(np.float64)
     actual = tensor_of(values, amp, dtype).to(form.dtype)
-    hold(amp, form, FP32.round(values), actual, way=f"to, from {source}")
+    expect_rounded(amp, form, FP32.round(values), actual, way=f"to, from {source}")
 
 
 def test_between_low_formats(amp: SuiteAmp, name: str) -> None:
     """Convert every pattern of the autocast dtype; the expected result is that of its float32 value, which is exact."""
-    source, form = own(amp.precision), FORMATS[name]
+    source, form = autocast_format(amp.precision), FORMATS[name]
     patterns = np.arange(1 << source.bits)
     tensor = from_patterns(patterns, source, amp.device.torch_device)
-    hold(amp, form, source.decode(patterns), tensor.to(form.dtype), way=f"to, from {source.name}")
+    expect_rounded(amp, form, source.decode(patterns), tensor.to(form.dtype), way=f"to, from {source.name}")
     back = from_patterns(np.arange(1 << form.bits), form, amp.device.torch_device).to(source.dtype)
     expected = source.round(form.decode(np.arange(1 << form.bits)))
     assert np.array_equal(converted(back, source), expected, equal_nan=True)

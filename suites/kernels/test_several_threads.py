@@ -114,9 +114,10 @@ def test_several_threads_compute_what_one_computes(amp: SuiteAmp, name: str) -> 
         allowed = _allowed(amp, b) * amp.config.tolerance_scale
         if exceeds(error, allowed):
             raise AmpFailure(
-                f"{name} on {THREADS} threads: {of} is off that of one by {error:.3g}, allowed are {allowed:.3g}",
+                f"{name} on {THREADS} threads: {of} differs from that of one thread by {error:.3g}, "
+                f"more than the allowed {allowed:.3g}",
                 label_before="one thread",
                 before=f"{b.dtype} of norm {float(b.float().norm()):.4g}",
                 now=f"norm {float(a.float().norm()):.4g}, torch {torch.__version__}, {amp.device.describe()}",
-                likely="the share of one thread is lost or rounded, or parts are added up in the low dtype",
+                likely="the share of one thread is lost or rounded, or parts are summed in the low dtype",
             )

@@ -174,7 +174,7 @@ KEPT: dict[str, Kept] = {
         functional.binary_cross_entropy_with_logits, "binary_cross_entropy_with_logits"
     ),
     # The logarithms of the probabilities, once, and the sum of the weights, one number. On CUDA cross_entropy_loss has
-    # no rule, and asks log_softmax for its input's own dtype, which stays low; nll_loss then keeps a float32 copy, too.
+    # no rule, and requests the input's own dtype from log_softmax, a low one; nll_loss then also saves a float32 copy.
     "cross_entropy": Kept(
         _of_classes, also={"float32": (ALL, 1)}, cuda=Kept(_of_classes, ALL, also={"float32": (ALL, 1)})
     ),
@@ -219,5 +219,5 @@ def test_an_operator_keeps_what_its_derivative_needs(amp: SuiteAmp, operator: st
             label_before="needed",
             before=f"{expected.storages} tensors, bytes by dtype {expected.by_dtype or 'none'}",
             now=amp.conditions.now(f"{actual.storages} tensors, bytes by dtype {actual.by_dtype or 'none'}"),
-            likely="it keeps its input beside its result, or in a wider dtype than the one in which it computes",
+            likely="it saves its input in addition to its result, or in a wider dtype than it computes in",
         )

@@ -21,7 +21,7 @@ from pytest_amp.torch_private import live_storages
 _FIRST, _STEPS = 2, 6
 
 
-def _hold(amp: SuiteAmp, what: str, step: Callable[[int], object], *, arguments: Any = ()) -> None:
+def _expect_steady(amp: SuiteAmp, subject: str, step: Callable[[int], object], *, arguments: Any = ()) -> None:
     alive = []
     with live_storages(given=arguments) as holding:
         for index in range(_STEPS):
@@ -32,7 +32,7 @@ def _hold(amp: SuiteAmp, what: str, step: Callable[[int], object], *, arguments:
             alive[-1] = sum(holding())
     if alive[-1] > alive[_FIRST]:
         raise AmpFailure(
-            f"a training with {what} on {amp.target.id} holds more memory after each step",
+            f"a training with {subject} on {amp.target.id} holds more memory after each step",
             label_before=f"step {_FIRST + 1}",
             before=f"{alive[_FIRST]} bytes",
             now=f"{', '.join(map(str, alive[_FIRST + 1 :]))} bytes after the next {_STEPS - _FIRST - 1} steps",
@@ -68,7 +68,7 @@ def test_optimizers_keep_no_gradients(amp: SuiteAmp, amp_scaler: Any, optimizer:
         scaler.step(instance)
         scaler.update()
 
-    _hold(amp, optimizer, step, arguments=[*model.parameters(), batch])
+    _expect_steady(amp, optimizer, step, arguments=[*model.parameters(), batch])
 
 
 def _accumulated(_: nn.Module, losses: list[Any], scaler: Any) -> None:
@@ -131,4 +131,4 @@ def test_a_training_keeps_nothing_of_its_steps(amp: SuiteAmp, amp_scaler: Any, w
         scaler.update()
         scheduler.step()
 
-    _hold(amp, f"{way}{', clipped' if clipping else ''}", step, arguments=[*model.parameters(), *batches])
+    _expect_steady(amp, f"{way}{', clipped' if clipping else ''}", step, arguments=[*model.parameters(), *batches])

@@ -23,7 +23,7 @@ class Examiner:
     """Interface of one test to a sweep."""
 
     def __init__(self, amp: SuiteAmp, sweep: Sweep) -> None:
-        """Take ``sweep``, which is that of amp's device."""
+        """Store ``sweep``, the sweep of the device of ``amp``."""
         self._amp = amp
         self._sweep = sweep
 
@@ -69,11 +69,11 @@ def known_overloads(target: Target) -> Iterable[str]:
 def overloads_with(*rules: RuleName) -> Callable[[Target], Iterable[str]]:
     """Return a function that lists the known_overloads with one of ``rules``."""
 
-    def those(target: Target) -> Iterable[str]:
+    def overloads(target: Target) -> Iterable[str]:
         expected = read_registry(target.device.type).expected
         return [name for name in known_overloads(target) if expected[qualified(name)].name in rules]
 
-    return those
+    return overloads
 
 
 def overloads_with_a_dtype(target: Target) -> Iterable[str]:
@@ -81,12 +81,12 @@ def overloads_with_a_dtype(target: Target) -> Iterable[str]:
     return [name for name in known_overloads(target) if dtype_argument(qualified(name)) is not None]
 
 
-def where(amp: SuiteAmp) -> str:
+def environment(amp: SuiteAmp) -> str:
     """Describe the software and the hardware, for failures."""
     return f"torch {torch.__version__}, {amp.device.describe()}"
 
 
-def written(rule: Rule, amp: SuiteAmp) -> str:
+def rule_in_spec(rule: Rule, amp: SuiteAmp) -> str:
     """Return a rule as written in the spec, for failures."""
     since = f" since torch {rule.since}" if rule.since else ""
     return f"{label_of(rule, amp.dtype)}{since} ({SPEC_FILE})"
@@ -99,7 +99,7 @@ def require(amp: SuiteAmp, checked: Checked, what: str, *, likely: str) -> None:
         raise AmpFailure(
             f"{short(checked.overload)} under autocast({amp.device.type}, {amp.precision.dtype_name}) {what}",
             label_before="rule",
-            before=written(rule, amp),
-            now=f"{checked.failures[0]}; {len(checked.failures)} in all, on {where(amp)}",
+            before=rule_in_spec(rule, amp),
+            now=f"{checked.failures[0]}; {len(checked.failures)} in all, on {environment(amp)}",
             likely=likely,
         )

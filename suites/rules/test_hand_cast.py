@@ -23,7 +23,7 @@ def test_does_what_casting_by_hand_does(amp: SuiteAmp, overload: str, examine: E
     """
     name = qualified(overload)
     checked = examine("hand_cast", name)
-    require(amp, checked, "does not do what casting by hand does", likely="autocast casts too much, or twice")
+    require(amp, checked, "differs from manual casts", likely="autocast casts too much, or twice")
     if checked.cannot:
         pytest.xfail(f"no kernel for it here: {checked.cannot}")
     if checked.ran:
@@ -37,7 +37,7 @@ def test_does_what_casting_by_hand_does(amp: SuiteAmp, overload: str, examine: E
 @pytest.mark.amp_parametrize("overload", overloads_with_a_dtype)
 def test_an_explicit_dtype_is_respected(amp: SuiteAmp, overload: str, examine: Examiner) -> None:
     checked = examine("explicit_dtype", qualified(overload))
-    require(amp, checked, "does not respect dtype=", likely="autocast overrides what the caller asked for")
+    require(amp, checked, "does not respect dtype=", likely="autocast overrides the dtype that the caller passed")
 
 
 @pytest.mark.amp_parametrize("overload", overloads_with(RuleName.PROMOTE))

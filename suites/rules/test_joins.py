@@ -91,12 +91,12 @@ def test_a_join_is_as_wide_as_its_widest(amp: SuiteAmp, join: str) -> None:
         wrong = dtype_name(actual.dtype) if actual.dtype is not widest else None
         if wrong is None and amp.device.kind is not DeviceKind.FAKE:
             exact = torch.equal(actual.cpu(), function([value.to(widest) for value in values]))
-            wrong = None if exact else "the dtype, and other numbers"
+            wrong = None if exact else "the dtype, and different values"
         if wrong is not None:
             raise AmpFailure(
                 f"{join} of {', '.join(map(dtype_name, mix))} loses bits within a region on {amp.target.id}",
                 label_before="rule",
-                before=f"{dtype_name(widest)}, with every bit of what is joined",
+                before=f"{dtype_name(widest)}, with every bit of the inputs",
                 now=wrong,
                 likely="cat or stack no longer promotes, or a function made of them casts to its first tensor",
             )

@@ -71,7 +71,7 @@ ACTIVATIONS: dict[str, tuple[Function, Function]] = {
 def test_activations_of_low_inputs_are_rounded_once_or_twice(
     amp: SuiteAmp, activation: str, mode: Callable[[], torch.no_grad]
 ) -> None:
-    """Compare every element: a kernel that computes in a narrower format, or forgets its argument, is off by more."""
+    """Compare every element: a kernel that uses a narrower format, or ignores its argument, has a larger error."""
     function, formula = ACTIVATIONS[activation]
     values = torch.linspace(-6, 6, 512, device=amp.device.torch_device).to(amp.dtype)
     with mode(), amp.autocast():
@@ -85,7 +85,7 @@ def test_activations_of_low_inputs_are_rounded_once_or_twice(
     error = ((actual.double() - expected).abs() / scale).max().item() / amp.precision.u
     again = (error, error)  # no value is random: the error of the other seeds is the same
     amp.observe(f"{activation}, {mode.__name__}", error, kind="error", unit="u", allowed=2.0, over_seeds=again)
-    assert error <= 2.0, f"{activation} of a low input is off by {error:.3g} units of rounding"
+    assert error <= 2.0, f"{activation} of a low-precision input has an error of {error:.3g} roundings"
 
 
 class _Normed(nn.Module):
@@ -131,4 +131,4 @@ def test_parametrized_weights_are_trained(amp: SuiteAmp, kind: str) -> None:
         assert actual is not None, f"under autocast {name} gets no gradient"
         assert actual.dtype is torch.float32
         error = (actual - plain).norm() / plain.norm()
-        assert error <= 32 * amp.precision.u, f"the gradient of {name} is off float32's by {error:.3g}"
+        assert error <= 32 * amp.precision.u, f"the gradient of {name} differs from float32's by {error:.3g}"

@@ -74,7 +74,7 @@ def _expected(
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_recurrent_layers_answer_as_they_did(amp: SuiteAmp, kind: str, form: str, *, packed: bool) -> None:
-    """Run float32 and low inputs, without a state or with one of either dtype, with gradients and without.
+    """Run float32 and low-precision inputs, without a state or with one of either dtype, with gradients and without.
 
     In pytorch/pytorch#45048, #88136, #116763 and #116925 some combination raises.
     """
@@ -139,7 +139,7 @@ def test_a_packed_sequence_is_computed_as_a_padded_one(amp: SuiteAmp, kind: str)
     plain = layer(pack_padded_sequence(rows, [4, 4]))[0].data
     if amp.device.type == "cuda":
         error = (packed.view_as(padded).float() - padded.float()).norm() / padded.float().norm()
-        assert error <= 2 * FP16.u, f"a packed {kind} is off the padded one by {error:.3g}"
+        assert error <= 2 * FP16.u, f"a packed {kind} differs from the padded one by {error:.3g}"
     else:
         assert torch.equal(packed.view_as(padded), padded)
     assert not torch.equal(padded.float(), layer(rows)[0]), "the layer computes in float32"
@@ -154,7 +154,7 @@ def test_a_packed_lstm_multiplies_low(amp: SuiteAmp) -> None:
     with amp.autocast():
         actual = layer(packed)[0].data
     error = (actual.float() - plain).norm() / plain.norm()
-    assert 0 < error <= 16 * amp.precision.u, f"a packed LSTM is off float32 by {error:.3g}"
+    assert 0 < error <= 16 * amp.precision.u, f"a packed LSTM differs from float32 by {error:.3g}"
 
 
 @pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
@@ -183,7 +183,7 @@ def test_gradients_reach_input_state_and_weights(amp: SuiteAmp, kind: str, *, pa
     for name, actual, plain in zip(names, gradients(enabled=True), gradients(enabled=False), strict=True):
         assert actual.dtype is torch.float32, f"the gradient of {name} is {actual.dtype}"
         error = (actual - plain).norm() / plain.norm()
-        assert error <= 32 * amp.precision.u, f"the gradient of {name} is off float32's by {error:.3g}"
+        assert error <= 32 * amp.precision.u, f"the gradient of {name} differs from float32's by {error:.3g}"
 
 
 CELLS: dict[str, tuple[Callable[[], nn.Module], int]] = {

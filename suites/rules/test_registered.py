@@ -14,13 +14,13 @@ from pytest_amp.rules.observed import UNOBSERVED
 from pytest_amp.rules.registry import qualified, read_registry, short
 from pytest_amp.rules.spec import SPEC_FILE, load_spec
 
-from .operators import Examiner, every_overload, is_judged, where, written
+from .operators import Examiner, environment, every_overload, is_judged, rule_in_spec
 
 pytestmark = pytest.mark.amp(fake=True)
 
 #: The consequence for users of an operator that leaves a rule.
 _LIKELY = {
-    "lower_precision_fp": "it runs in float32 or meets mixed dtypes: slower, or an error",
+    "lower_precision_fp": "it runs in float32 or gets mixed dtypes: slower, or an error",
     "fp32": "the operator left autocast's float32 list: what comes after it loses precision",
     "fp32_set_opt_dtype": "the operator left autocast's float32 list: what comes after it loses precision",
     "fp32_append_dtype": "the operator left autocast's float32 list: what comes after it loses precision",
@@ -41,8 +41,8 @@ def test_rule(amp: SuiteAmp, overload: str, examine: Examiner) -> None:
         raise AmpFailure(
             f"{overload} has no autocast kernel on {amp.device.type}",
             label_before="rule",
-            before=written(rule, amp),
-            now=f"gone from the dispatcher of {where(amp)}",
+            before=rule_in_spec(rule, amp),
+            now=f"gone from the dispatcher of {environment(amp)}",
             likely=_LIKELY[rule.name.value],
             accept=f"give its row in {SPEC_FILE} an until",
         )
@@ -57,7 +57,7 @@ def test_rule(amp: SuiteAmp, overload: str, examine: Examiner) -> None:
                 f"{overload} has an autocast kernel on {amp.device.type} that the spec does not know",
                 label_before="rule",
                 before=f"none ({SPEC_FILE})",
-                now=f"{observed.rule} on {where(amp)}",
+                now=f"{observed.rule} on {environment(amp)}",
                 accept=f"give it a row in {SPEC_FILE}",
             )
         return
@@ -65,8 +65,8 @@ def test_rule(amp: SuiteAmp, overload: str, examine: Examiner) -> None:
         raise AmpFailure(
             f"{overload} under autocast({amp.device.type}, {amp.precision.dtype_name}) has another rule",
             label_before="rule",
-            before=written(rule, amp),
-            now=f"{observed.rule} on {where(amp)}" + (f": {observed.reason}" if observed.reason else ""),
+            before=rule_in_spec(rule, amp),
+            now=f"{observed.rule} on {environment(amp)}" + (f": {observed.reason}" if observed.reason else ""),
             likely=_LIKELY[rule.name.value],
             accept="edit the spec, or record a new baseline: --amp-record=NEW",
         )
@@ -83,7 +83,7 @@ def test_no_operator_is_new_or_gone(amp: SuiteAmp) -> None:
             f"autocast's operators on {amp.device.type} are not those of the spec",
             label_before="rule",
             before=f"{len(registry.expected)} operators ({SPEC_FILE})",
-            now=f"{len(registry.registered) - len(registry.foreign)} on {where(amp)}: {', '.join(changes)}",
+            now=f"{len(registry.registered) - len(registry.foreign)} on {environment(amp)}: {', '.join(changes)}",
             accept=f"edit {SPEC_FILE}",
         )
 
@@ -99,7 +99,7 @@ def test_no_device_type_is_new(amp: SuiteAmp) -> None:
             f"device types with autocast kernels that the spec does not know: {', '.join(unknown)}",
             label_before="known",
             before=f"{', '.join((*spec.device_types, *spec.left_out))} ({SPEC_FILE})",
-            now=where(amp),
+            now=environment(amp),
             accept=f"give it [device_types] and rules in {SPEC_FILE}, or a reason under [left_out]",
         )
 
@@ -110,6 +110,6 @@ def test_in_place_and_out_overloads_have_no_kernel(amp: SuiteAmp) -> None:
     if writing:
         raise AmpFailure(
             f"overloads that write into their arguments have an autocast kernel: {', '.join(map(short, writing))}",
-            now=where(amp),
+            now=environment(amp),
             likely="results are cast into tensors of another dtype than the user made",
         )

@@ -154,12 +154,12 @@ _MODES: dict[str, Callable[[], AbstractContextManager[object]]] = {
 }
 
 
-def _run(amp: SuiteAmp, variant: str, *, by_hand: bool, mode: str) -> list[torch.Tensor]:
+def _run(amp: SuiteAmp, variant: str, *, manual: bool, mode: str) -> list[torch.Tensor]:
     """Return the result and the gradients of the arguments."""
     shapes, call = VARIANTS[variant]
     values = _values(amp, shapes)
-    with _MODES[mode](), amp.autocast(enabled=not by_hand):
-        result = call(*(value.to(_dtype(amp, variant)) for value in values)) if by_hand else call(*values)
+    with _MODES[mode](), amp.autocast(enabled=not manual):
+        result = call(*(value.to(_dtype(amp, variant)) for value in values)) if manual else call(*values)
     if mode != "grad":
         return [result]
     weights = torch.linspace(-1, 1, result.numel(), device=result.device).view_as(result)
@@ -173,18 +173,18 @@ def _run(amp: SuiteAmp, variant: str, *, by_hand: bool, mode: str) -> list[torch
 def test_variants_are_cast_as_the_plain_product(amp: SuiteAmp, variant: str, mode: str) -> None:
     """Variants are low-precision unless promoted, and bitwise equal to manual casts, forward and backward."""
     dtype = _dtype(amp, variant)
-    actual, by_hand = (_run(amp, variant, by_hand=hand, mode=mode) for hand in (False, True))
+    actual, manual = (_run(amp, variant, manual=manual, mode=mode) for manual in (False, True))
     amp.observe(f"{variant}, {mode}", dtype_name(actual[0].dtype), kind="dtype")
     different = [
         i
-        for i, (a, b) in enumerate(zip(actual, by_hand, strict=True))
+        for i, (a, b) in enumerate(zip(actual, manual, strict=True))
         if a.dtype is not b.dtype or not torch.equal(a, b)
     ]
     if actual[0].dtype is not dtype or different:
         raise AmpFailure(
             f"{variant} on {amp.target.id} is not cast as the plain product is",
             label_before="rule",
-            before=f"{dtype}, and the bits of casts by hand",
+            before=f"{dtype}, and the bits of manual casts",
             now=f"{actual[0].dtype}; results that differ: {different} (0 is the result, then the gradients)",
             likely="the autocast kernel of an overload, or of one of its arguments, is gone or wrong",
         )
@@ -204,7 +204,7 @@ def _in_a_region(amp: SuiteAmp, call: Call, values: list[torch.Tensor]) -> torch
 @pytest.mark.filterwarnings("ignore:torch.chain_matmul is deprecated")
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_variants_of_mixed_arguments_are_cast_alike(amp: SuiteAmp, variant: str) -> None:
-    """Make each argument in turn low, like the output of a layer: refused, or cast as manual casts do."""
+    """Pass each argument alone in the low dtype, like the output of a layer: refused, or cast as manual casts do."""
     shapes, call = VARIANTS[variant]
     values, dtype = _values(amp, shapes), _dtype(amp, variant)
     refused = []
@@ -219,8 +219,8 @@ def test_variants_of_mixed_arguments_are_cast_alike(amp: SuiteAmp, variant: str)
             raise AmpFailure(
                 f"{variant} on {amp.target.id}, its argument {low} in {amp.precision.dtype_name}, is not cast",
                 label_before="rule",
-                before=f"{dtype}, and the bits of casts by hand",
-                now=f"{actual.dtype}" + ("" if actual.dtype is not dtype else ", and other bits"),
+                before=f"{dtype}, and the bits of manual casts",
+                now=f"{actual.dtype}" + ("" if actual.dtype is not dtype else ", and different bits"),
                 likely="a function made of products casts to one dtype itself, and leaves nothing to autocast",
             )
     amp.observe(f"{variant}, mixed", "refused" if any(refused) else "cast", kind="state")

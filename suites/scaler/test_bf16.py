@@ -59,11 +59,11 @@ def test_the_trajectory_is_the_same_without_a_scaler(
     different = sum(not torch.equal(left, right) for left, right in zip(without, with_scaler, strict=True))
     if plain != scaled or different:
         raise AmpFailure(
-            f"a training of {case} with {optimizer} in bf16 is another one with a scaler",
+            f"a training of {case} with {optimizer} in bf16 differs with a scaler",
             label_before="rule",
             before=f"losses {plain}",
             now=f"losses {scaled}; parameters that differ: {different}",
-            likely="scaling or unscaling is not exact, or something is rounded to fp16 on its way",
+            likely="scaling or unscaling is not exact, or a gradient is rounded to fp16",
         )
 
 

@@ -108,7 +108,7 @@ def test_a_resumed_training_is_the_one_without(
     if resumed != whole.trace or different:
         at_first = next((i for i, (a, b) in enumerate(zip(whole.trace, resumed, strict=True)) if a != b), _STEPS)
         raise AmpFailure(
-            f"a training with {optimizer} that is resumed at iteration {at} on {amp.target.id} is another one",
+            f"a training with {optimizer} that is resumed at iteration {at} on {amp.target.id} differs",
             label_before="rule",
             before="losses, scales, growth trackers, rates and parameters are those of the run without a resume",
             now=f"from iteration {at_first} on they differ; parameters and buffers that differ: {different}",

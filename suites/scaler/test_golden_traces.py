@@ -21,7 +21,7 @@ from pytest_amp.scaler import UpdateRule
 from .training import INF, ScalerFactory
 
 _UPDATES = 1000
-#: Factors that are no powers of two, so that the rounding of each product shows.
+#: Factors that are not powers of two, so that the rounding of each product shows.
 _RULES = {
     "usual": (2.0**16, UpdateRule(2.0, 0.5, 20)),
     "odd factors": (1.1, UpdateRule(1.7, 0.3, 3)),

@@ -239,7 +239,7 @@ def test_a_loaded_state_has_the_bits_of_the_saved_one(
                     optimizer.load_state_dict(saved)
                 _expect_same_state(saved, optimizer.state_dict())
         ends.append(parameter.detach())
-    assert torch.equal(*ends), f"{kind} goes on otherwise from a state that was loaded"
+    assert torch.equal(*ends), f"{kind} continues differently from a loaded state"
 
 
 def _expect_same_state(saved: dict[str, Any], loaded: dict[str, Any]) -> None:

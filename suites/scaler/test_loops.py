@@ -81,7 +81,7 @@ def test_a_region_that_is_used_again_sees_the_stepped_weights(
         ends.append(model)
     if losses[:4] != losses[4:] or not _same(*ends):
         raise AmpFailure(
-            f"a training whose autocast region is reused ({kind}) is another one on {amp.target.id}",
+            f"a training that reuses its autocast region ({kind}) differs on {amp.target.id}",
             label_before="rule",
             before=f"losses {losses[:4]}",
             now=f"losses {losses[4:]}",

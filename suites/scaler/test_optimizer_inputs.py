@@ -213,7 +213,7 @@ class _Own(torch.optim.Optimizer):
 
 
 class _Wrapped:
-    """Wrapper with ``param_groups`` and ``step``, as trainers use, which is no Optimizer."""
+    """Wrapper with ``param_groups`` and ``step``, as trainers use, which is not an Optimizer."""
 
     def __init__(self, parameters: list[nn.Parameter], lr: float) -> None:
         self._inner = torch.optim.SGD(parameters, lr=lr)

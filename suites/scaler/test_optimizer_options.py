@@ -157,7 +157,7 @@ def _sensitive_ones(target: Target) -> list[str]:
 def test_the_last_bits_of_a_gradient_count(amp: SuiteAmp, amp_scaler: ScalerFactory, optimizer: str) -> None:
     """Gradients that differ by less than any low dtype resolves give different parameters, with every option."""
 
-    def beside(distance: float) -> Make:
+    def at_distance(distance: float) -> Make:
         def make(drawn: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
             signs = torch.randint(2, drawn.shape, generator=generator) * 2 - 1
             return drawn.bfloat16().float() * (1 + signs * distance)
@@ -167,7 +167,7 @@ def test_the_last_bits_of_a_gradient_count(amp: SuiteAmp, amp_scaler: ScalerFact
     for options in ({}, *options_of(optimizer)):
         ends = []
         try:
-            for make in (beside(0.0), beside(2.0**-13)):
+            for make in (at_distance(0.0), at_distance(2.0**-13)):
                 run = _Run(amp, optimizer, options, amp_scaler(init_scale=_SCALE), torch.float32)
                 run.made = make
                 for number in range(3):

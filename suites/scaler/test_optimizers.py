@@ -122,7 +122,7 @@ def test_parameters_and_state_are_float32(amp: SuiteAmp, amp_scaler: ScalerFacto
     hollow = [key for key, tensor in state.items() if _is_hollow(tensor)]
     if low or hollow:
         raise AmpFailure(
-            f"{optimizer} on {amp.target.id} keeps what it knows in low precision: {', '.join(low + hollow)}",
+            f"{optimizer} on {amp.target.id} keeps its state in low precision: {', '.join(low + hollow)}",
             label_before="rule",
             before="parameters and optimizer state are float32, and not only by dtype",
             now=f"low dtype: {low}; values that are all representable in a low dtype: {hollow}",

@@ -24,7 +24,7 @@ def test_the_initial_scale_is_65536(amp: SuiteAmp, amp_scaler: ScalerFactory) ->
 
 
 def test_queries_need_no_tensors(amp: SuiteAmp, amp_scaler: ScalerFactory) -> None:
-    """Queries before the first ``scale`` return the requested values; then there are tensors on the device."""
+    """Queries before the first ``scale`` return the requested values; ``scale`` creates the tensors on the device."""
     scaler = amp_scaler(init_scale=4.0, growth_interval=3)
     before = scaler.state_dict()
     scaled = scaler.scale(torch.ones((), device=amp.device.torch_device))

@@ -62,7 +62,7 @@ def test_only_the_optimizer_that_overflowed_skips(
     expected = [1.0 if i == bad else 0.5 for i in range(2)]
     if pair.values != expected or pair.scaler.get_scale() != 4.0:
         raise AmpFailure(
-            f"an overflow of one of two optimizers on {amp.target.id} was taken for the other's, or for both",
+            f"an overflow of one of two optimizers on {amp.target.id} was attributed to the other, or to both",
             label_before="rule",
             before=f"parameters {expected}, scale 4.0",
             now=f"parameters {pair.values}, scale {pair.scaler.get_scale()}",

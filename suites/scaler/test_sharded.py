@@ -1,6 +1,6 @@
 """ShardedGradScaler of FSDP, in a process group of one: the same scaler, with found-inf reduced over ranks.
 
-One process sees no other rank's overflow; it shows that nothing else differs from GradScaler.
+One process receives no overflow of another rank; the tests show that nothing else differs from GradScaler.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ pytestmark = [
 ]
 
 
-#: Groups that were destroyed. Up to torch 2.7 the last owner that releases a group waits, with Python's lock, for its
-#: threads, and one of these may wait for the lock to release a tensor (pytorch/pytorch#154976, #56297): for ever.
-#: They are released as Python ends, when their threads have long been idle.
-_KEPT: list[object] = []
+#: Groups that were destroyed. Up to torch 2.7 the last owner that releases a group waits, with the GIL held, for its
+#: threads, and a thread may wait for the GIL to release a tensor (pytorch/pytorch#154976, #56297): a deadlock.
+#: The groups are released at Python's exit, when their threads are idle.
+_DESTROYED_GROUPS: list[object] = []
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def sharded(amp: SuiteAmp) -> Iterator[Callable[..., torch.amp.GradScaler]]:
 
     store: Any = vars(dist)["HashStore"]()  # missing in torch.distributed's lists of names
     dist.init_process_group("gloo", store=store, rank=0, world_size=1)
-    _KEPT.append(dist.group.WORLD)
+    _DESTROYED_GROUPS.append(dist.group.WORLD)
 
     def make(**keywords: float) -> torch.amp.GradScaler:
         return ShardedGradScaler(device=amp.device.type, process_group=dist.group.WORLD, **keywords)  # type: ignore[arg-type]
@@ -64,7 +64,7 @@ def test_it_is_the_plain_scaler(
     plain, other = (_trace(training(amp, factory(**settings))) for factory in (amp_scaler, sharded))
     if plain != other:
         raise AmpFailure(
-            "ShardedGradScaler in a group of one process does not do what GradScaler does",
+            "ShardedGradScaler in a group of one process differs from GradScaler",
             label_before="rule",
             before=str(plain),
             now=str(other),
@@ -86,7 +86,7 @@ def test_it_refuses_in_the_same_words(amp: SuiteAmp, sharded: Callable[..., torc
 
 
 def test_a_rank_without_gradients_is_not_refused(amp: SuiteAmp, sharded: Callable[..., torch.amp.GradScaler]) -> None:
-    """A rank may hold no shard of any parameter, and still takes part in the reduction (pytorch/pytorch#99174)."""
+    """A rank without a shard of any parameter still takes part in the reduction (pytorch/pytorch#99174)."""
     run = training(amp, sharded(init_scale=8.0))
     run.scaler.scale(torch.ones((), device=amp.device.torch_device))
     run.scaler.step(run.optimizer)
@@ -108,7 +108,7 @@ def test_it_takes_float16_gradients(amp: SuiteAmp, sharded: Callable[..., torch.
 
 
 def test_a_scaled_loss_keeps_its_dtype(amp: SuiteAmp, sharded: Callable[..., torch.amp.GradScaler]) -> None:
-    """A low-precision loss, too, keeps its dtype; the plain scaler makes it float32."""
+    """Also a low-precision loss keeps its dtype; GradScaler returns it in float32."""
     assert (
         sharded(init_scale=8.0).scale(torch.ones((), dtype=amp.dtype, device=amp.device.torch_device)).dtype
         is amp.dtype

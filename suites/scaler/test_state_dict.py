@@ -49,7 +49,7 @@ def test_a_resumed_run_is_the_one_without(amp: SuiteAmp, amp_scaler: ScalerFacto
     actual += [second.iterate(bad) for bad in plan[steps:]]
     if actual != expected or not torch.equal(second.parameter, whole.parameter):
         raise AmpFailure(
-            f"a run that is resumed after {steps} steps by {way} on {amp.target.id} is another one",
+            f"a run that is resumed after {steps} steps by {way} on {amp.target.id} differs",
             label_before="rule",
             before=f"scale and growth tracker {expected}",
             now=f"{actual}",

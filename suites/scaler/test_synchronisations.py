@@ -110,7 +110,7 @@ def _expect(amp: SuiteAmp, call: str, kind: str, actual: int) -> None:
         raise AmpFailure(
             f"{call} with an optimizer of the kind {kind} reads {actual} values on the host",
             label_before="rule",
-            before=f"{correct}, beside what the optimizer's own step reads",
+            before=f"{correct}, without the reads of the optimizer's own step",
             now=f"{actual} on torch {torch.__version__}, {amp.device.describe()}",
             likely="the scaler waits for the device where it did not before: each costs the whole queue",
         )

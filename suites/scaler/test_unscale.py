@@ -84,9 +84,7 @@ def test_step_does_not_unscale_again(amp: SuiteAmp, amp_scaler: ScalerFactory) -
         if explicit:
             run.scaler.unscale_(run.optimizer)
         run.scaler.step(run.optimizer)
-        assert torch.equal(run.gradient, expected_gradient(run.parameter)), (
-            "step left other gradients than unscaled ones"
-        )
+        assert torch.equal(run.gradient, expected_gradient(run.parameter)), "step left gradients that are not unscaled"
         actual.append(run.parameter.detach())
     assert torch.equal(*actual)
     assert torch.equal(actual[0], 1 - expected_gradient(actual[0]) / 2)
@@ -118,7 +116,7 @@ def test_clipping_after_unscaling_is_clipping_in_float32(amp: SuiteAmp, amp_scal
         run.scaler.step(run.optimizer)
         run.scaler.update()
         actual.append(run.parameter.detach())
-    assert torch.equal(*actual), "a clipped step with a scaler is another one than without"
+    assert torch.equal(*actual), "a clipped step with a scaler differs from one without"
     if clip == "norm":
         assert [float(norm) for norm in norms] == [float(norms[0])] * 2
         assert float(norms[0]) == pytest.approx(math.sqrt(1 + 4 + 9 + 0.25))
@@ -199,7 +197,7 @@ def test_gradients_are_unscaled_in_place(amp: SuiteAmp, amp_scaler: ScalerFactor
 def test_large_gradients_are_no_overflow(
     amp: SuiteAmp, amp_scaler: ScalerFactory, implementation: str, scale: float
 ) -> None:
-    """Gradients beyond fp16, up to float32's largest, are no overflow: the step is taken, each element exact."""
+    """Gradients beyond fp16, up to float32's largest, are not an overflow: the step is taken, each element exact."""
     largest = torch.finfo(torch.float32).max
     # Small gradients are not lost, either.
     values = [65536.0, -(2.0**100), torch.finfo(torch.bfloat16).max, largest, -largest, 2.0**-100, -(2.0**-115)]
@@ -210,5 +208,5 @@ def test_large_gradients_are_no_overflow(
     parameter.grad = torch.tensor(values, device=parameter.device)
     scaler.step(optimizer)
     scaler.update()
-    assert scaler.get_scale() == scale, "the scale backed off: a large gradient was taken for an overflow"
+    assert scaler.get_scale() == scale, "the scale backed off: a large gradient was treated as an overflow"
     assert parameter.tolist() == [-value / scale for value in values]

@@ -54,7 +54,7 @@ def test_the_scale_backs_off_at_once(amp: SuiteAmp, amp_scaler: ScalerFactory, b
 
 
 def test_other_factors_are_obeyed(amp: SuiteAmp, amp_scaler: ScalerFactory) -> None:
-    """Products are double, the scale float32: factors are no powers of two, so that rounding shows."""
+    """Products are float64 and the scale is float32: the factors are not powers of two, so that rounding shows."""
     rule = UpdateRule(growth_factor=1.7, backoff_factor=0.3, growth_interval=2)
     scaler = amp_scaler(init_scale=1.1, growth_factor=1.7, backoff_factor=0.3, growth_interval=2)
     run = training(amp, scaler)
@@ -104,7 +104,7 @@ def test_growth_stops_at_the_largest_finite_scale(amp: SuiteAmp, amp_scaler: Sca
 
 
 def test_backoff_ends_at_zero(amp: SuiteAmp, amp_scaler: ScalerFactory) -> None:
-    """Today's behaviour of torch: nothing keeps the scale above 0 (pytorch/pytorch#98828)."""
+    """Current behaviour of torch: nothing keeps the scale above 0 (pytorch/pytorch#98828)."""
     run = training(amp, amp_scaler(init_scale=2.0**-148))
     actual = []
     for _ in range(3):

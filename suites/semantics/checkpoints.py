@@ -40,9 +40,9 @@ def expect_same(
     ]
     if different:
         raise AmpFailure(
-            f"{what} changes what a region computes on {amp.target.id}",
+            f"{what} changes the results of a region on {amp.target.id}",
             label_before="rule",
             before="result and gradients equal those without a checkpoint, bit for bit",
-            now=f"other bits in {different} of {len(plain)} tensors",
-            likely="the recomputation runs without the region, in another dtype, or with another dropout mask",
+            now=f"different bits in {different} of {len(plain)} tensors",
+            likely="the recomputation runs without the region, in a different dtype, or with a different dropout mask",
         )

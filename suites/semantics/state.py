@@ -36,7 +36,7 @@ class State:
 
 
 def product_dtype(device: torch.device) -> torch.dtype:
-    """Return the dtype of a product of float32 matrices on ``device`` now, which are no parameters and not cached."""
+    """Return the dtype of a product of float32 matrices on ``device`` now, which are neither parameters nor cached."""
     return torch.mm(torch.ones(4, 4, device=device), torch.ones(4, 4, device=device)).dtype
 
 

@@ -45,8 +45,8 @@ def test_backward_does_not_see_the_region(amp: SuiteAmp) -> None:
     matrix = torch.randn(4, 4, device=amp.device.torch_device, requires_grad=True)
     with amp.autocast():
         low = Spy.apply(torch.mm(matrix, matrix), amp.device.type, observed)
-        wide = Spy.apply(low.float(), amp.device.type, observed)
-    wide.sum().backward()
+        float32 = Spy.apply(low.float(), amp.device.type, observed)
+    float32.sum().backward()
     amp.observe("state in backward", [str(row) for row in observed], kind="state")
     expected = [(False, torch.float32), (False, amp.dtype)]
     expect_state(
@@ -57,11 +57,11 @@ def test_backward_does_not_see_the_region(amp: SuiteAmp) -> None:
 def test_backward_multiplies_in_the_dtype_of_forward(amp: SuiteAmp) -> None:
     """Arguments of each product in backward have the dtype of its forward: low, or float32 in the disabled region."""
     device = amp.device.torch_device
-    first, island, last = (nn.Linear(size, 16, bias=False).to(device) for size in (8, 16, 16))
+    first, in_disabled_region, last = (nn.Linear(size, 16, bias=False).to(device) for size in (8, 16, 16))
     with amp.autocast():
         hidden = first(torch.randn(4, 8, device=device))
         with amp.autocast(enabled=False):
-            hidden = island(hidden.float())
+            hidden = in_disabled_region(hidden.float())
         loss = last(hidden).float().sum()
     with recorded_calls() as calls:
         loss.backward()
@@ -210,5 +210,5 @@ def test_gradients_do_not_depend_on_who_asks(amp: SuiteAmp, caller: str) -> None
         actual.append([parameter.grad for parameter in parameters])
     for expected, gradient in zip(*actual, strict=True):
         assert expected is not None
-        assert gradient is not None, f"asked for by {caller}, a gradient is missing"
-        assert torch.equal(gradient, expected), f"asked for by {caller}, a gradient has other bits"
+        assert gradient is not None, f"a gradient is missing with {caller}"
+        assert torch.equal(gradient, expected), f"a gradient has different bits with {caller}"

@@ -78,7 +78,7 @@ CONTEXTS: dict[str, Callable[[], Any]] = {
 @pytest.mark.filterwarnings("ignore:.*[Pp]rofil", "ignore:TF32 acceleration")
 @pytest.mark.parametrize("context", CONTEXTS)
 def test_a_context_leaves_the_region_alone(amp: SuiteAmp, context: str) -> None:
-    """The region is unchanged in a context and after it; loss and gradients have the bits of those without it."""
+    """The region is unchanged in a context and after it; loss and gradients are bitwise those of a run without it."""
     results = []
     for within in (contextlib.nullcontext, CONTEXTS[context]):
         torch.manual_seed(amp.config.seed)
@@ -91,7 +91,7 @@ def test_a_context_leaves_the_region_alone(amp: SuiteAmp, context: str) -> None:
                 loss.backward()
             after = State.now(amp.device.type), product_dtype(amp.device.torch_device)
         expect_state(amp, f"in {context}", inside, before, likely="the context switches autocast")
-        expect_state(amp, f"after {context}", after, before, likely="the context restores a state of its own")
+        expect_state(amp, f"after {context}", after, before, likely="the context does not restore the previous state")
         results.append([loss.detach(), *(p.grad for p in model.parameters() if p.grad is not None)])
     different = [index for index, pair in enumerate(zip(*results, strict=True)) if not torch.equal(*pair)]
     assert not different, f"{context} changes the loss (0) or gradients: {different}"
@@ -124,7 +124,13 @@ def test_a_decorator_leaves_the_region_alone(amp: SuiteAmp, decorator: str) -> N
         before, inside, after = function(), decorated(), function()
     assert torch.is_grad_enabled() is grad
     expect_state(amp, f"in a function decorated with {decorator}", inside, before, likely="it switches autocast")
-    expect_state(amp, f"after a function decorated with {decorator}", after, before, likely="it restores another state")
+    expect_state(
+        amp,
+        f"after a function decorated with {decorator}",
+        after,
+        before,
+        likely="it does not restore the previous state",
+    )
 
 
 def _filled(function: Callable[[Tensor], object], *shape: int) -> Callable[[SuiteAmp], list[Tensor]]:
@@ -136,11 +142,11 @@ def _filled(function: Callable[[Tensor], object], *shape: int) -> Callable[[Suit
     return fill
 
 
-def _built(build: Callable[[], nn.Module]) -> Callable[[SuiteAmp], list[Tensor]]:
+def _new_module(build: Callable[[], nn.Module]) -> Callable[[SuiteAmp], list[Tensor]]:
     return lambda _: state_of(build())
 
 
-def _of_float32(function: Callable[[Tensor], Any], *shape: int) -> Callable[[SuiteAmp], list[Tensor]]:
+def _on_float32(function: Callable[[Tensor], Any], *shape: int) -> Callable[[SuiteAmp], list[Tensor]]:
     def call(amp: SuiteAmp) -> list[Tensor]:
         result = function(drawn(amp, *shape))
         return [result] if isinstance(result, Tensor) else list(result)
@@ -148,11 +154,11 @@ def _of_float32(function: Callable[[Tensor], Any], *shape: int) -> Callable[[Sui
     return call
 
 
-def _made(function: Callable[[torch.device], Tensor]) -> Callable[[SuiteAmp], list[Tensor]]:
+def _created(function: Callable[[torch.device], Tensor]) -> Callable[[SuiteAmp], list[Tensor]]:
     return lambda amp: [function(amp.device.torch_device)]
 
 
-def _of_both(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[SuiteAmp], list[Tensor]]:
+def _on_both_dtypes(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[SuiteAmp], list[Tensor]]:
     """Return ``function`` of a float32 tensor and a low-precision one."""
     return lambda amp: [function(drawn(amp, 8, 8), drawn(amp, 8, 8).to(amp.dtype))]
 
@@ -177,7 +183,7 @@ def _normalised(amp: SuiteAmp) -> list[Tensor]:
 
 
 def _stepped(build: Callable[[nn.Parameter], torch.optim.Optimizer]) -> Callable[[SuiteAmp], list[Tensor]]:
-    """Take two steps on given gradients: the state of an optimizer, and the weights."""
+    """Return the weights and the optimizer's state after two steps on random gradients."""
 
     def step(amp: SuiteAmp) -> list[Tensor]:
         weight = nn.Parameter(drawn(amp, 8, 8))
@@ -226,12 +232,12 @@ WORK: dict[str, Callable[[SuiteAmp], list[Tensor]]] = {
     },
     "init.dirac_": _filled(init.dirac_, 4, 4, 3),
     "init.sparse_": _filled(lambda x: init.sparse_(x, 0.3), 12, 12),
-    "Linear": _built(lambda: nn.Linear(12, 12)),
-    "Conv2d": _built(lambda: nn.Conv2d(4, 8, 3)),
-    "LSTM": _built(lambda: nn.LSTM(8, 8, bidirectional=True)),
-    "Embedding": _built(lambda: nn.Embedding(20, 8)),
-    "TransformerEncoderLayer": _built(lambda: nn.TransformerEncoderLayer(8, 2, 16)),
-    "weight_norm": _built(lambda: nn.utils.parametrizations.weight_norm(nn.Linear(12, 12))),
+    "Linear": _new_module(lambda: nn.Linear(12, 12)),
+    "Conv2d": _new_module(lambda: nn.Conv2d(4, 8, 3)),
+    "LSTM": _new_module(lambda: nn.LSTM(8, 8, bidirectional=True)),
+    "Embedding": _new_module(lambda: nn.Embedding(20, 8)),
+    "TransformerEncoderLayer": _new_module(lambda: nn.TransformerEncoderLayer(8, 2, 16)),
+    "weight_norm": _new_module(lambda: nn.utils.parametrizations.weight_norm(nn.Linear(12, 12))),
     "load_state_dict, assign": _assigned,
     "AveragedModel": _averaged,
     "update_bn": _normalised,
@@ -244,84 +250,84 @@ WORK: dict[str, Callable[[SuiteAmp], list[Tensor]]] = {
         for name in ("AdamW", "Adagrad", "RMSprop")
     },
     "SGD with momentum, made and stepped": _stepped(lambda weight: torch.optim.SGD([weight], lr=0.1, momentum=0.9)),
-    "a causal mask": _made(lambda device: nn.Transformer.generate_square_subsequent_mask(8, device=device)),
+    "a causal mask": _created(lambda device: nn.Transformer.generate_square_subsequent_mask(8, device=device)),
     "double": lambda amp: state_of(nn.Linear(8, 8).to(amp.device.torch_device).double()),
     # New tensors
-    "tensor": _made(lambda device: torch.tensor([0.1, 0.2, 0.3], device=device)),
-    "full": _made(lambda device: torch.full((4,), 0.1, device=device)),
-    "full_like": _of_float32(lambda x: torch.full_like(x, 0.1), 4),
-    "new_full": _of_float32(lambda x: x.new_full((4,), 0.1), 4),
-    "new_tensor": _of_float32(lambda x: x.new_tensor([0.1, 0.2]), 4),
-    "arange": _made(lambda device: torch.arange(0, 1, 0.1, device=device)),
-    "linspace": _made(lambda device: torch.linspace(0, 1, 12, device=device)),
-    "logspace": _made(lambda device: torch.logspace(0, 1, 12, device=device)),
-    "eye": _made(lambda device: torch.eye(4, device=device)),
-    "zeros and ones": _made(lambda device: torch.cat([torch.zeros(4, device=device), torch.ones(4, device=device)])),
-    "hann_window": _made(lambda device: torch.hann_window(12, device=device)),
-    "randn_like": _of_float32(torch.randn_like, 8, 8),
-    "normal": _made(lambda device: torch.normal(0.0, 1.0, (8, 8), device=device)),
-    # A float32 tensor and a low-precision one: torch's own promotion, which is to float32
-    "+, both dtypes": _of_both(lambda x, y: x + y),
-    "+, the low one first": _of_both(lambda x, y: y + x),
-    "-, both dtypes": _of_both(lambda x, y: x - y),
-    "*, both dtypes": _of_both(lambda x, y: x * y),
-    "/, both dtypes": _of_both(lambda x, y: x / y),
-    "add_, both dtypes": _of_both(lambda x, y: x.add_(y)),
-    "mul_, both dtypes": _of_both(lambda x, y: x.mul_(y)),
-    "+=, a low sum": _of_both(lambda x, y: y.add_(x)),
-    "sub with a factor, both dtypes": _of_both(lambda x, y: torch.sub(x, y, alpha=0.3)),
-    "where, both dtypes": _of_both(lambda x, y: torch.where(x > 0, x, y)),
-    "maximum, both dtypes": _of_both(torch.maximum),
-    "copy_, both dtypes": _of_both(lambda x, y: torch.zeros_like(x).copy_(y)),
-    "masked_fill with a number": _of_float32(lambda x: x.masked_fill(x > 0, 0.1), 8, 8),
-    "clamp": _of_float32(lambda x: x.clamp(-0.3, 0.3), 8, 8),
-    "a number times": _of_float32(lambda x: 0.1 * x + 0.3, 8, 8),
-    "embedding": _of_float32(lambda x: functional.embedding(torch.arange(8, device=x.device), x), 8, 8),
-    "embedding, max_norm": _of_float32(
+    "tensor": _created(lambda device: torch.tensor([0.1, 0.2, 0.3], device=device)),
+    "full": _created(lambda device: torch.full((4,), 0.1, device=device)),
+    "full_like": _on_float32(lambda x: torch.full_like(x, 0.1), 4),
+    "new_full": _on_float32(lambda x: x.new_full((4,), 0.1), 4),
+    "new_tensor": _on_float32(lambda x: x.new_tensor([0.1, 0.2]), 4),
+    "arange": _created(lambda device: torch.arange(0, 1, 0.1, device=device)),
+    "linspace": _created(lambda device: torch.linspace(0, 1, 12, device=device)),
+    "logspace": _created(lambda device: torch.logspace(0, 1, 12, device=device)),
+    "eye": _created(lambda device: torch.eye(4, device=device)),
+    "zeros and ones": _created(lambda device: torch.cat([torch.zeros(4, device=device), torch.ones(4, device=device)])),
+    "hann_window": _created(lambda device: torch.hann_window(12, device=device)),
+    "randn_like": _on_float32(torch.randn_like, 8, 8),
+    "normal": _created(lambda device: torch.normal(0.0, 1.0, (8, 8), device=device)),
+    # A float32 tensor and a low-precision one: torch promotes to float32
+    "+, both dtypes": _on_both_dtypes(lambda x, y: x + y),
+    "+, the low one first": _on_both_dtypes(lambda x, y: y + x),
+    "-, both dtypes": _on_both_dtypes(lambda x, y: x - y),
+    "*, both dtypes": _on_both_dtypes(lambda x, y: x * y),
+    "/, both dtypes": _on_both_dtypes(lambda x, y: x / y),
+    "add_, both dtypes": _on_both_dtypes(lambda x, y: x.add_(y)),
+    "mul_, both dtypes": _on_both_dtypes(lambda x, y: x.mul_(y)),
+    "+=, a low sum": _on_both_dtypes(lambda x, y: y.add_(x)),
+    "sub with a factor, both dtypes": _on_both_dtypes(lambda x, y: torch.sub(x, y, alpha=0.3)),
+    "where, both dtypes": _on_both_dtypes(lambda x, y: torch.where(x > 0, x, y)),
+    "maximum, both dtypes": _on_both_dtypes(torch.maximum),
+    "copy_, both dtypes": _on_both_dtypes(lambda x, y: torch.zeros_like(x).copy_(y)),
+    "masked_fill with a number": _on_float32(lambda x: x.masked_fill(x > 0, 0.1), 8, 8),
+    "clamp": _on_float32(lambda x: x.clamp(-0.3, 0.3), 8, 8),
+    "a number times": _on_float32(lambda x: 0.1 * x + 0.3, 8, 8),
+    "embedding": _on_float32(lambda x: functional.embedding(torch.arange(8, device=x.device), x), 8, 8),
+    "embedding, max_norm": _on_float32(
         lambda x: functional.embedding(torch.arange(8, device=x.device), x.clone(), max_norm=1.0), 8, 8
     ),
-    "pad_sequence": _of_float32(lambda x: nn.utils.rnn.pad_sequence([x, x[:2]]), 4, 8),
-    "pack_padded_sequence": _of_float32(
+    "pad_sequence": _on_float32(lambda x: nn.utils.rnn.pad_sequence([x, x[:2]]), 4, 8),
+    "pack_padded_sequence": _on_float32(
         lambda x: nn.utils.rnn.pack_padded_sequence(x, torch.tensor([4, 2])).data, 4, 2, 8
     ),
-    "copy_": _of_float32(lambda x: torch.empty_like(x).copy_(x), 8, 8),
-    "contiguous": _of_float32(lambda x: x.t().contiguous(), 8, 8),
-    "topk": _of_float32(lambda x: x.topk(3)[0], 8, 8),
-    "sort": _of_float32(lambda x: x.sort(0)[0], 8, 8),
-    "unfold": _of_float32(lambda x: functional.unfold(x, 2), 1, 2, 4, 4),
+    "copy_": _on_float32(lambda x: torch.empty_like(x).copy_(x), 8, 8),
+    "contiguous": _on_float32(lambda x: x.t().contiguous(), 8, 8),
+    "topk": _on_float32(lambda x: x.topk(3)[0], 8, 8),
+    "sort": _on_float32(lambda x: x.sort(0)[0], 8, 8),
+    "unfold": _on_float32(lambda x: functional.unfold(x, 2), 1, 2, 4, 4),
     # Statistics and spectra of float32 values
-    "quantile": _of_float32(lambda x: torch.quantile(x, 0.3, dim=1), 8, 9),
-    "nanquantile": _of_float32(lambda x: torch.nanquantile(x, 0.3), 8, 9),
-    "median": _of_float32(lambda x: x.median(1)[0], 8, 9),
-    "histc": _of_float32(lambda x: torch.histc(x, 50), 100, 100),
-    "bucketize": _of_float32(lambda x: torch.bucketize(x, torch.linspace(-2, 2, 999, device=x.device)), 100, 100),
-    "searchsorted": _of_float32(lambda x: torch.searchsorted(x[0].sort()[0], x), 100, 100),
-    "unique": _of_float32(lambda x: x.unique(), 100, 100),
-    "rfft": _of_float32(lambda x: torch.view_as_real(torch.fft.rfft(x)), 8, 64),
-    "irfft": _of_float32(lambda x: torch.fft.irfft(torch.fft.rfft(x)), 8, 64),
-    "fft2": _of_float32(lambda x: torch.view_as_real(torch.fft.fft2(x)), 8, 16),
-    "trapezoid": _of_float32(lambda x: torch.trapezoid(x, dx=0.1), 8, 64),
-    "diff": _of_float32(lambda x: x.diff(), 8, 64),
-    "aminmax": _of_float32(lambda x: torch.stack(torch.aminmax(x, dim=1)), 8, 64),
-    "argsort": _of_float32(lambda x: x.argsort(1), 8, 64),
-    "std_mean": _of_float32(lambda x: torch.std_mean(x, 1), 8, 64),
+    "quantile": _on_float32(lambda x: torch.quantile(x, 0.3, dim=1), 8, 9),
+    "nanquantile": _on_float32(lambda x: torch.nanquantile(x, 0.3), 8, 9),
+    "median": _on_float32(lambda x: x.median(1)[0], 8, 9),
+    "histc": _on_float32(lambda x: torch.histc(x, 50), 100, 100),
+    "bucketize": _on_float32(lambda x: torch.bucketize(x, torch.linspace(-2, 2, 999, device=x.device)), 100, 100),
+    "searchsorted": _on_float32(lambda x: torch.searchsorted(x[0].sort()[0], x), 100, 100),
+    "unique": _on_float32(lambda x: x.unique(), 100, 100),
+    "rfft": _on_float32(lambda x: torch.view_as_real(torch.fft.rfft(x)), 8, 64),
+    "irfft": _on_float32(lambda x: torch.fft.irfft(torch.fft.rfft(x)), 8, 64),
+    "fft2": _on_float32(lambda x: torch.view_as_real(torch.fft.fft2(x)), 8, 16),
+    "trapezoid": _on_float32(lambda x: torch.trapezoid(x, dx=0.1), 8, 64),
+    "diff": _on_float32(lambda x: x.diff(), 8, 64),
+    "aminmax": _on_float32(lambda x: torch.stack(torch.aminmax(x, dim=1)), 8, 64),
+    "argsort": _on_float32(lambda x: x.argsort(1), 8, 64),
+    "std_mean": _on_float32(lambda x: torch.std_mean(x, 1), 8, 64),
     # Random functions of float32 values
-    "dropout1d": _of_float32(lambda x: functional.dropout1d(x, 0.4), 8, 4, 6),
-    "dropout2d": _of_float32(lambda x: functional.dropout2d(x, 0.4), 8, 4, 3, 3),
-    "dropout3d": _of_float32(lambda x: functional.dropout3d(x, 0.4), 8, 4, 2, 2, 2),
-    "alpha_dropout": _of_float32(lambda x: functional.alpha_dropout(x, 0.4, training=True), 8, 8),
-    "feature_alpha_dropout": _of_float32(lambda x: functional.feature_alpha_dropout(x, 0.4, training=True), 8, 4, 6),
-    "rrelu": _of_float32(lambda x: functional.rrelu(x, training=True), 8, 8),
-    "gumbel_softmax": _of_float32(lambda x: functional.gumbel_softmax(x, tau=0.5), 8, 8),
-    "gumbel_softmax, hard": _of_float32(lambda x: functional.gumbel_softmax(x, tau=0.5, hard=True), 8, 8),
-    "multinomial": _of_float32(lambda x: x.abs().multinomial(4), 8, 8),
+    "dropout1d": _on_float32(lambda x: functional.dropout1d(x, 0.4), 8, 4, 6),
+    "dropout2d": _on_float32(lambda x: functional.dropout2d(x, 0.4), 8, 4, 3, 3),
+    "dropout3d": _on_float32(lambda x: functional.dropout3d(x, 0.4), 8, 4, 2, 2, 2),
+    "alpha_dropout": _on_float32(lambda x: functional.alpha_dropout(x, 0.4, training=True), 8, 8),
+    "feature_alpha_dropout": _on_float32(lambda x: functional.feature_alpha_dropout(x, 0.4, training=True), 8, 4, 6),
+    "rrelu": _on_float32(lambda x: functional.rrelu(x, training=True), 8, 8),
+    "gumbel_softmax": _on_float32(lambda x: functional.gumbel_softmax(x, tau=0.5), 8, 8),
+    "gumbel_softmax, hard": _on_float32(lambda x: functional.gumbel_softmax(x, tau=0.5, hard=True), 8, 8),
+    "multinomial": _on_float32(lambda x: x.abs().multinomial(4), 8, 8),
 }  # fmt: skip
 
 
 @pytest.mark.filterwarnings("ignore:.*dropout2d.*3-D:UserWarning", "ignore::FutureWarning")
 @pytest.mark.parametrize("work", WORK)
 def test_work_within_a_region_is_what_it_is_outside(amp: SuiteAmp, work: str) -> None:
-    """Build, initialise, save and load models, and collate batches inside a region: every bit is float32's."""
+    """Build, initialise, save and load models, and collate batches inside a region: bitwise equal to float32."""
     results = []
     for enabled in (False, True):
         torch.manual_seed(amp.config.seed)
@@ -329,6 +335,6 @@ def test_work_within_a_region_is_what_it_is_outside(amp: SuiteAmp, work: str) ->
             results.append(WORK[work](amp))
     outside, inside = results
     assert outside, "there is nothing to compare"
-    assert [x.dtype for x in inside] == [x.dtype for x in outside], f"{work} gives other dtypes within a region"
+    assert [x.dtype for x in inside] == [x.dtype for x in outside], f"{work} returns different dtypes within a region"
     different = [index for index, (a, b) in enumerate(zip(outside, inside, strict=True)) if not torch.equal(a, b)]
-    assert not different, f"{work} gives other numbers within a region: results {different}"
+    assert not different, f"{work} returns different values within a region: results {different}"

@@ -86,7 +86,7 @@ def test_what_is_kept_for_backward_is_what_casts_by_hand_keep(amp: SuiteAmp, kin
     weight = torch.randn(weights, device=device, requires_grad=True)
     with live_storages() as alive:
         result = function(x.to(amp.dtype), weight.to(amp.dtype))
-        by_hand = alive()
+        manual = alive()
         del result
         assert alive() == []
         with amp.autocast():
@@ -95,7 +95,7 @@ def test_what_is_kept_for_backward_is_what_casts_by_hand_keep(amp: SuiteAmp, kin
         del result
         assert alive() == []
     amp.observe(f"bytes kept for backward, {kind}", sum(actual), kind="count")
-    assert actual == by_hand, f"autocast's {kind} keeps {actual} bytes, casts by hand keep {by_hand}"
+    assert actual == manual, f"autocast's {kind} keeps {actual} bytes, manual casts keep {manual}"
 
 
 def test_nothing_of_a_region_stays_alive(amp: SuiteAmp, batch: torch.Tensor) -> None:

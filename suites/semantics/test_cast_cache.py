@@ -228,7 +228,7 @@ def test_an_update_between_regions_is_seen(amp: SuiteAmp, layer: nn.Linear, batc
             label_before="rule",
             before="the cache is dropped where the outermost region ends (torch.autocast.__exit__)",
             now="the weights of the region before" if torch.equal(after, before) else "neither old nor new weights",
-            likely="the cast cache outlives its region: training goes on with old weights",
+            likely="the cast cache outlives its region: training continues with old weights",
         )
 
 

@@ -116,10 +116,10 @@ def test_what_is_no_low_number_is_not_cast(amp: SuiteAmp) -> None:
     assert isinstance(sequence, list)
     assert isinstance(sequence[1], tuple)
     if amp.device.type != "mps":  # which has no float64
-        wide = torch.ones(2, device=device, dtype=torch.float64)
+        double = torch.ones(2, device=device, dtype=torch.float64)
         with amp.autocast():
-            _square(amp, observed, torch.float32).apply(_matrix(amp), wide)
-        assert observed["others"][0] is wide
+            _square(amp, observed, torch.float32).apply(_matrix(amp), double)
+        assert observed["others"][0] is double
 
 
 def test_cast_inputs_does_nothing_outside_a_region(amp: SuiteAmp) -> None:
@@ -142,11 +142,11 @@ def test_gradients_are_those_of_the_plain_operator(amp: SuiteAmp) -> None:
     with amp.autocast():
         custom = _square(amp, {}, torch.float32).apply(matrix)
     with amp.autocast(), amp.autocast(enabled=False):
-        island = torch.mm(matrix, matrix)
-    assert torch.equal(custom, island)
+        disabled_product = torch.mm(matrix, matrix)
+    assert torch.equal(custom, disabled_product)
     weights = torch.randn_like(matrix)
     (actual,) = torch.autograd.grad((custom * weights).sum(), matrix)
-    (expected,) = torch.autograd.grad((island * weights).sum(), matrix)
+    (expected,) = torch.autograd.grad((disabled_product * weights).sum(), matrix)
     assert torch.allclose(actual, expected, rtol=0, atol=8 * 2.0**-24 * float(expected.abs().max()))
 
 

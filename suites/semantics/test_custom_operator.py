@@ -35,30 +35,30 @@ def _add_of(amp: SuiteAmp, *, rule: bool, suffix: str = "") -> Any:
 def test_a_rule_casts_the_arguments(amp: SuiteAmp) -> None:
     """Without a rule an extension receives mixed arguments (the kind of facebookresearch/xformers#1046)."""
     add = _add_of(amp, rule=True)
-    wide = torch.ones(2, device=amp.device.torch_device)
+    float32 = torch.ones(2, device=amp.device.torch_device)
     with amp.autocast():
-        mixed, both = add(wide, wide.to(amp.dtype)), add(wide, wide)
+        mixed, both = add(float32, float32.to(amp.dtype)), add(float32, float32)
     expect_dtype(amp, "custom operator, mixed arguments", mixed.dtype, amp.dtype, likely="its rule is not called")
     expect_dtype(amp, "custom operator, float32 arguments", both.dtype, amp.dtype, likely="its rule is not called")
 
 
 def test_a_rule_is_for_regions_only(amp: SuiteAmp) -> None:
     add = _add_of(amp, rule=True, suffix="outside_")
-    wide = torch.ones(2, device=amp.device.torch_device)
-    assert add(wide, wide).dtype is torch.float32
+    float32 = torch.ones(2, device=amp.device.torch_device)
+    assert add(float32, float32).dtype is torch.float32
     with amp.autocast(), amp.autocast(enabled=False):
-        assert add(wide, wide).dtype is torch.float32
+        assert add(float32, float32).dtype is torch.float32
         with pytest.raises(ValueError, match=dtype_name(amp.dtype)):
-            add(wide, wide.to(amp.dtype))
+            add(float32, float32.to(amp.dtype))
 
 
 def test_an_operator_without_a_rule_is_left_alone(amp: SuiteAmp) -> None:
     add = _add_of(amp, rule=False)
-    wide = torch.ones(2, device=amp.device.torch_device)
+    float32 = torch.ones(2, device=amp.device.torch_device)
     with amp.autocast():
-        assert add(wide, wide).dtype is torch.float32
+        assert add(float32, float32).dtype is torch.float32
         with pytest.raises(ValueError, match=dtype_name(amp.dtype)):
-            add(wide, wide.to(amp.dtype))
+            add(float32, float32.to(amp.dtype))
 
 
 def test_gradients_have_the_dtype_of_the_arguments(amp: SuiteAmp) -> None:
@@ -77,9 +77,9 @@ def test_gradients_have_the_dtype_of_the_arguments(amp: SuiteAmp) -> None:
 def test_a_rule_is_fixed_to_one_dtype(amp: SuiteAmp) -> None:
     """In a region of the other dtype the operator still computes in the rule's dtype, unlike torch's own operators."""
     add = _add_of(amp, rule=True, suffix="other_")
-    wide = torch.ones(2, device=amp.device.torch_device)
+    float32 = torch.ones(2, device=amp.device.torch_device)
     with amp.autocast(dtype=OTHER[amp.dtype]):
-        actual = add(wide, wide.to(OTHER[amp.dtype]))
+        actual = add(float32, float32.to(OTHER[amp.dtype]))
     expect_dtype(
         amp, "custom operator in the other dtype", actual.dtype, amp.dtype, likely="rules follow the region now"
     )
@@ -91,15 +91,17 @@ def test_a_rule_casts_what_is_floating_only(amp: SuiteAmp) -> None:
     observed: list[torch.dtype] = []
 
     @torch.library.custom_op(label, mutates_args=())
-    def mixed(wide: torch.Tensor, index: torch.Tensor, double: torch.Tensor, rows: list[torch.Tensor]) -> torch.Tensor:
-        observed.extend(t.dtype for t in (wide, index, double, *rows))
-        return wide.clone()
+    def mixed(
+        float32: torch.Tensor, index: torch.Tensor, double: torch.Tensor, rows: list[torch.Tensor]
+    ) -> torch.Tensor:
+        observed.extend(t.dtype for t in (float32, index, double, *rows))
+        return float32.clone()
 
     torch.library.register_autocast(label, amp.device.type, amp.dtype)
     device = amp.device.torch_device
-    wide, index = torch.ones(2, device=device), torch.arange(2, device=device)
+    float32, index = torch.ones(2, device=device), torch.arange(2, device=device)
     with amp.autocast():
-        mixed(wide, index, wide.double(), [wide, index])
+        mixed(float32, index, float32.double(), [float32, index])
     assert observed == [amp.dtype, torch.int64, torch.float64, amp.dtype, torch.int64]
 
 
@@ -110,10 +112,12 @@ def test_a_rule_for_an_operator_of_a_library(amp: SuiteAmp) -> None:
     torch.library.impl(label, "default", lambda x: x * 2)
     torch.library.register_autocast(label, amp.device.type, amp.dtype)
     operator = getattr(torch.ops.amp_semantics, label.partition("::")[2])
-    wide = torch.ones(2, device=amp.device.torch_device)
+    float32 = torch.ones(2, device=amp.device.torch_device)
     with amp.autocast():
-        expect_dtype(amp, "an operator of a library", operator(wide).dtype, amp.dtype, likely="its rule is not called")
-    assert operator(wide).dtype is torch.float32
+        expect_dtype(
+            amp, "an operator of a library", operator(float32).dtype, amp.dtype, likely="its rule is not called"
+        )
+    assert operator(float32).dtype is torch.float32
 
 
 def test_inside_an_operator_autocast_is_off(amp: SuiteAmp) -> None:
@@ -127,7 +131,7 @@ def test_inside_an_operator_autocast_is_off(amp: SuiteAmp) -> None:
     inner.register_autocast(amp.device.type, amp.dtype)
     with amp.autocast():
         actual = inner(torch.ones(2, 2, device=amp.device.torch_device))
-    expect_dtype(amp, "a product inside an operator", actual.dtype, torch.float32, likely="autocast goes on inside")
+    expect_dtype(amp, "a product inside an operator", actual.dtype, torch.float32, likely="autocast stays on inside")
 
 
 def test_a_rule_for_no_device_is_refused(amp: SuiteAmp) -> None:

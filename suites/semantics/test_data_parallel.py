@@ -75,7 +75,7 @@ def test_parallel_apply_takes_the_dtype_along(amp: SuiteAmp) -> None:
 
 @ON_CUDA
 def test_a_replicas_own_region_decides(amp: SuiteAmp) -> None:
-    """The region is in ``forward``, as torch's documentation asks for: bits and gradients are those of one thread."""
+    """The region is in ``forward``, as torch's documentation requires: the results are bitwise those of one thread."""
     model, parts = _Seen(amp, own_region=True), _parts(amp)
     actual = parallel_apply([model, model], parts, devices=[0, 0])
     expected = [model(part) for part in parts]

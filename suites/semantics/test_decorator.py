@@ -46,11 +46,11 @@ def test_a_method_runs_in_the_region(amp: SuiteAmp) -> None:
 
 def test_a_disabled_decorator_is_a_float32_island(amp: SuiteAmp) -> None:
     @torch.autocast(amp.device.type, enabled=False)
-    def island() -> torch.dtype:
+    def in_disabled_region() -> torch.dtype:
         return product_dtype(amp.device.torch_device)
 
     with amp.autocast():
-        actual = island()
+        actual = in_disabled_region()
     expect_dtype(amp, "function decorated as disabled", actual, torch.float32, likely="enabled=False is not passed on")
 
 

@@ -30,8 +30,8 @@ def test_the_default_dtype_is_not_autocasts(amp: SuiteAmp, dtype: torch.dtype) -
     try:
         result = torch.ones(4, 4, device=device)
         with amp.autocast():
-            inside, wide = State.now(amp.device.type), torch.ones(4, 4, device=device, dtype=torch.float32)
-            actual = torch.mm(result, result).dtype, torch.mm(wide, wide).dtype
+            inside, float32 = State.now(amp.device.type), torch.ones(4, 4, device=device, dtype=torch.float32)
+            actual = torch.mm(result, result).dtype, torch.mm(float32, float32).dtype
         with torch.autocast(amp.device.type):
             default = torch.get_autocast_dtype(amp.device.type)
     finally:
@@ -144,7 +144,7 @@ def test_a_result_does_not_depend_on_the_grad_mode(amp: SuiteAmp, function: str,
         assert result.dtype is first.dtype, (
             f"{function}, {where}: {dtype_name(result.dtype)}, else {dtype_name(first.dtype)}"
         )
-        assert torch.equal(result, first), f"{function}, {where}, computes other bits"
+        assert torch.equal(result, first), f"{function}, {where}, returns different bits"
 
 
 def test_hooks_of_modules_run_in_the_region(amp: SuiteAmp) -> None:

@@ -102,12 +102,12 @@ def test_transforms_give_what_casts_by_hand_give(amp: SuiteAmp, transform: str) 
     """The transform of a region has the bits of the transform of its manual casts."""
     matrix, x = (torch.randn(4, 4, device=amp.device.torch_device) for _ in range(2))
     _, run = TRANSFORMS[transform]
-    by_hand = _pair(run(lambda row: (row.to(amp.dtype) @ matrix.to(amp.dtype)).tanh(), x))
+    manual = _pair(run(lambda row: (row.to(amp.dtype) @ matrix.to(amp.dtype)).tanh(), x))
     with amp.autocast():
         actual = _pair(run(lambda row: (row @ matrix).tanh(), x))
-    for left, right in zip(actual, by_hand, strict=True):
+    for left, right in zip(actual, manual, strict=True):
         assert left.dtype is right.dtype
-        assert torch.equal(left, right), f"{transform} in a region differs from {transform} of casts by hand"
+        assert torch.equal(left, right), f"{transform} in a region differs from {transform} with manual casts"
 
 
 def test_transforms_of_a_module(amp: SuiteAmp) -> None:
@@ -146,10 +146,10 @@ def test_forward_ad_has_the_dtype_of_the_primal(amp: SuiteAmp) -> None:
             dual = forward_ad.make_dual(x, tangent)
             with amp.autocast():
                 actual = forward_ad.unpack_dual(call(dual, weight))
-            by_hand = forward_ad.unpack_dual(call(dual.to(amp.dtype), weight.to(amp.dtype)))
+            manual = forward_ad.unpack_dual(call(dual.to(amp.dtype), weight.to(amp.dtype)))
         assert actual.tangent is not None, f"{key} loses its tangent in a region"
         assert (actual.primal.dtype, actual.tangent.dtype) == (amp.dtype, amp.dtype)
-        assert torch.equal(actual.tangent, by_hand.tangent), f"{key}'s tangent is not that of casts by hand"
+        assert torch.equal(actual.tangent, manual.tangent), f"{key}'s tangent differs from that of manual casts"
 
 
 def _norm(x: torch.Tensor) -> torch.Tensor:
@@ -175,15 +175,15 @@ def test_gradients_of_gradients_reach_every_leaf(amp: SuiteAmp, kind: str, *, in
     """Second gradients have the leaves' dtype, and are those of manual casts, wherever the first ones are computed."""
     function = DOUBLE[kind]
 
-    def second(*, by_hand: bool) -> list[torch.Tensor]:
+    def second(*, manual: bool) -> list[torch.Tensor]:
         torch.manual_seed(amp.config.seed)
         # Small: the second derivative of a third power exceeds the range of fp16.
         x, weight = (torch.randn(4, 4).mul(0.25).to(amp.device.torch_device).requires_grad_() for _ in range(2))
-        with amp.autocast(enabled=not by_hand):
-            arguments = (x.to(amp.dtype), weight.to(amp.dtype)) if by_hand else (x, weight)
-            if by_hand and kind in {"softmax", "mse_loss"}:
+        with amp.autocast(enabled=not manual):
+            arguments = (x.to(amp.dtype), weight.to(amp.dtype)) if manual else (x, weight)
+            if manual and kind in {"softmax", "mse_loss"}:
                 return []
-            if by_hand and kind == "linear, then layer_norm" and amp.device.type != "cpu":  # which leaves it low
+            if manual and kind == "linear, then layer_norm" and amp.device.type != "cpu":  # which leaves it low
                 result = _norm(functional.linear(*arguments).float())
             else:
                 result = function(*arguments)
@@ -196,13 +196,13 @@ def test_gradients_of_gradients_reach_every_leaf(amp: SuiteAmp, kind: str, *, in
         penalty = torch.stack([gradient.square().sum() for gradient in first]).sum()
         return list(torch.autograd.grad(penalty, (x, weight)))
 
-    actual, by_hand = second(by_hand=False), second(by_hand=True)
+    actual, manual = second(manual=False), second(manual=True)
     for gradient in actual:
         assert gradient.dtype is torch.float32
         assert gradient.isfinite().all()
         assert gradient.any(), f"{kind} has no second gradient"
-    for left, right in zip(actual, by_hand, strict=False):
-        assert torch.equal(left, right), f"the second gradient of {kind} is not that of casts by hand"
+    for left, right in zip(actual, manual, strict=False):
+        assert torch.equal(left, right), f"the second gradient of {kind} differs from that of manual casts"
 
 
 def test_a_transform_of_another_region_inside(amp: SuiteAmp) -> None:
@@ -215,9 +215,9 @@ def test_a_transform_of_another_region_inside(amp: SuiteAmp) -> None:
         with amp.autocast(dtype=OTHER[amp.dtype]):
             other = x @ matrix
         with amp.autocast(enabled=False):
-            wide = x @ matrix
-        observed.extend((low.dtype, other.dtype, wide.dtype))
-        return low.float().sum() + other.float().sum() + wide.sum()
+            float32 = x @ matrix
+        observed.extend((low.dtype, other.dtype, float32.dtype))
+        return low.float().sum() + other.float().sum() + float32.sum()
 
     with amp.autocast():
         gradient = torch.func.grad(function)(matrix)

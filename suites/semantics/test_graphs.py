@@ -44,7 +44,7 @@ def batch(amp: SuiteAmp) -> torch.Tensor:
     return torch.randn(16, 64, device=amp.device.torch_device)
 
 
-def _by_hand(amp: SuiteAmp, layer: nn.Linear, batch: torch.Tensor) -> torch.Tensor:
+def _manual_result(amp: SuiteAmp, layer: nn.Linear, batch: torch.Tensor) -> torch.Tensor:
     with torch.no_grad():
         return functional.linear(batch.to(amp.dtype), layer.weight.to(amp.dtype))
 
@@ -67,7 +67,7 @@ def test_a_region_inside_a_capture_casts_at_each_replay(
             batch.mul_(1.5)
         graph.replay()
         assert result.dtype is amp.dtype
-        assert torch.equal(result, _by_hand(amp, layer, batch))
+        assert torch.equal(result, _manual_result(amp, layer, batch))
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_a_capture_inside_a_region_casts_at_each_replay(
         layer.weight.add_(0.25)
         graph.replay()
         actual = result.clone()
-    assert torch.equal(actual, _by_hand(amp, layer, batch))
+    assert torch.equal(actual, _manual_result(amp, layer, batch))
 
 
 @pytest.mark.parametrize(
@@ -100,12 +100,12 @@ def test_a_region_goes_on_after_a_capture(amp: SuiteAmp, layer: nn.Linear, batch
     """Captured operators do not run: a copy from the capture has no values until the graph is replayed."""
 
     def warm_up() -> torch.Tensor:
-        return _by_hand(amp, layer, batch)
+        return _manual_result(amp, layer, batch)
 
     with torch.no_grad(), amp.autocast(cache_enabled=cache):
         _captured(lambda: layer(batch), warm_up)
         actual = layer(batch)
-    assert torch.equal(actual, _by_hand(amp, layer, batch))
+    assert torch.equal(actual, _manual_result(amp, layer, batch))
 
 
 def test_make_graphed_callables_refuses_the_cache(amp: SuiteAmp, layer: nn.Linear, batch: torch.Tensor) -> None:

@@ -89,7 +89,7 @@ def test_what_it_calls_is_in_the_region(amp: SuiteAmp, call: str, region: str) -
     assert actual.dtype is (dtype if low else torch.float32)
     u = torch.finfo(dtype).eps / 2
     error = relative_error(actual, plain)
-    assert error <= (8 * u if low else 0.0), f"{call} is off float32 by {error:.3g}"
+    assert error <= (8 * u if low else 0.0), f"{call} differs from float32 by {error:.3g}"
     assert error > 0 or not low, "nothing was rounded"
 
 
@@ -109,6 +109,8 @@ def test_a_batch_of_gradients_is_its_gradients(amp: SuiteAmp) -> None:
         assert batch.dtype is torch.float32
         expected = torch.stack([gradients[index] for gradients in alone])
         error = relative_error(batch, expected)
-        assert error <= amp.precision.u, f"gradients of argument {index} are off those of single passes by {error:.3g}"
+        assert error <= amp.precision.u, (
+            f"gradients of argument {index} differ from those of single passes by {error:.3g}"
+        )
     # Gradients that reach the weight outside the product have full float32 precision.
     amp.check_fp32(together[1], name="the batch of gradients")

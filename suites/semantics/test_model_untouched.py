@@ -82,14 +82,14 @@ def test_every_parameter_gets_a_gradient_of_its_own_dtype(amp: SuiteAmp) -> None
     """Gradients are non-zero where float32's are (NVIDIA/TransformerEngine#70: casts that lose their history)."""
     model, batch = small(amp)
     loss_of(model, batch).backward()
-    wide = {key: p.grad for key, p in model.named_parameters()}
+    float32 = {key: p.grad for key, p in model.named_parameters()}
     model, batch = small(amp)
     with amp.autocast():
         loss = loss_of(model, batch)
     loss.backward()
     wrong = []
     for key, parameter in model.named_parameters():
-        expected = wide[key]
+        expected = float32[key]
         if (parameter.grad is None) != (expected is None):
             wrong.append(f"{key} has {'no' if parameter.grad is None else 'a'} gradient")
         elif parameter.grad is not None and expected is not None:

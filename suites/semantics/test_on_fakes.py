@@ -38,7 +38,7 @@ def test_a_generator_of_regions_nests(amp: SuiteAmp) -> None:
             actual.append(product_dtype(amp.device.torch_device))
         actual.append(product_dtype(amp.device.torch_device))
     expected = [torch.float32, amp.dtype, OTHER[amp.dtype], amp.dtype, torch.float32]
-    expect_state(amp, "as products tell it", actual, expected, likely="a region does not restore what it found")
+    expect_state(amp, "according to products", actual, expected, likely="a region does not restore the previous state")
 
 
 def _regions_and_casts(_target: Target) -> Iterator[object]:
@@ -100,10 +100,10 @@ def test_a_rule_of_an_extension_is_its_devices(amp: SuiteAmp) -> None:
         return
     copied.register_autocast(amp.device.type, amp.dtype)
     with amp.device.tensors():
-        wide = torch.ones(2, device=amp.device.torch_device)
+        float32 = torch.ones(2, device=amp.device.torch_device)
         with amp.autocast():
-            actual = copied(wide).dtype
-        outside = copied(wide).dtype
+            actual = copied(float32).dtype
+        outside = copied(float32).dtype
     expect_dtype(amp, "an extension with a rule", actual, amp.dtype, likely="its rule is not called")
     assert outside is torch.float32
     if amp.device.type != "cpu":

@@ -53,11 +53,11 @@ def test_the_innermost_region_decides(amp: SuiteAmp, nesting: str) -> None:
     amp.observe(f"nesting {nesting}", [dtype_name(dtype) for dtype in actual], kind="dtype")
     if actual != expected:
         raise AmpFailure(
-            f"in the regions {nesting} on {amp.target.id} a product is not computed as the innermost one says",
+            f"in the regions {nesting} on {amp.target.id} a product does not follow the innermost one",
             label_before="rule",
-            before=", ".join(map(dtype_name, expected)) + " (on the way in, and out again)",
+            before=", ".join(map(dtype_name, expected)) + " (after each entry, then after each exit)",
             now=", ".join(map(dtype_name, actual)),
-            likely="a region does not set, or on its way out not restore, whether autocast is on and its dtype",
+            likely="a region does not set on entry, or does not restore on exit, whether autocast is on and its dtype",
         )
 
 
@@ -67,16 +67,18 @@ def test_a_disabled_region_keeps_low_arguments_low(amp: SuiteAmp) -> None:
     with amp.device.tensors(), amp.autocast():
         low = torch.ones(4, 4, device=amp.device.torch_device).to(amp.dtype)
         with amp.autocast(enabled=False):
-            retained, island = torch.mm(low, low).dtype, torch.mm(low.float(), low.float()).dtype
+            retained, disabled_product = torch.mm(low, low).dtype, torch.mm(low.float(), low.float()).dtype
     expect_dtype(amp, "disabled, low arguments", retained, amp.dtype, likely="a disabled region casts its arguments")
-    expect_dtype(amp, "disabled, float() arguments", island, torch.float32, likely="a disabled region is not disabled")
+    expect_dtype(
+        amp, "disabled, float() arguments", disabled_product, torch.float32, likely="a disabled region is not disabled"
+    )
 
 
 @pytest.mark.amp(fake=True)
 def test_mixed_arguments_are_cast_to_the_region(amp: SuiteAmp) -> None:
     with amp.device.tensors(), amp.autocast():
-        wide = torch.ones(4, 4, device=amp.device.torch_device)
-        actual = torch.mm(wide, wide.to(amp.dtype)).dtype
+        float32 = torch.ones(4, 4, device=amp.device.torch_device)
+        actual = torch.mm(float32, float32.to(amp.dtype)).dtype
     expect_dtype(amp, "mixed arguments", actual, amp.dtype, likely="arguments are not cast one by one")
 
 
@@ -91,7 +93,7 @@ def test_a_result_that_has_a_place_keeps_its_dtype(amp: SuiteAmp, form: str) -> 
     expect_dtype(amp, f"{form} product", result.dtype, torch.float32, likely=f"{form} variants are autocast now")
     assert result is place
     # float32 sums may have a different order (1e-7); a rounding to a 16-bit format is at least 1e-4.
-    assert torch.allclose(result, exact, rtol=0, atol=1e-5), f"the {form} product was rounded on the way"
+    assert torch.allclose(result, exact, rtol=0, atol=1e-5), f"the {form} product was rounded to a low dtype"
 
 
 def test_products_equal_hand_cast_ones(amp: SuiteAmp) -> None:
@@ -101,10 +103,10 @@ def test_products_equal_hand_cast_ones(amp: SuiteAmp) -> None:
     with amp.autocast():
         low = torch.mm(left, right)
         with amp.autocast(enabled=False):
-            wide = torch.mm(left, right)
+            float32 = torch.mm(left, right)
     assert low.dtype is amp.dtype
     assert torch.equal(low, rounded), "a product in a region differs from the product of hand-cast arguments"
-    assert torch.equal(wide, exact), "a product in a disabled region differs from the product outside"
+    assert torch.equal(float32, exact), "a product in a disabled region differs from the product outside"
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.complex64], ids=dtype_name)
@@ -160,7 +162,7 @@ def test_random_numbers_are_the_same(amp: SuiteAmp) -> None:
         ("dropout", "randn", "rand", "randperm", "the CPU's rand"), inside, outside, strict=True
     ):
         assert left.dtype is right.dtype, f"{what} became {left.dtype} in a region"
-        assert torch.equal(left, right), f"{what} draws other numbers in a region"
+        assert torch.equal(left, right), f"{what} draws different values in a region"
 
 
 def test_a_dropout_mask_is_that_of_the_dtype_it_meets(amp: SuiteAmp) -> None:
@@ -168,11 +170,11 @@ def test_a_dropout_mask_is_that_of_the_dtype_it_meets(amp: SuiteAmp) -> None:
     matrix = torch.randn(16, 16, device=amp.device.torch_device)
     low = matrix.to(amp.dtype)
     torch.manual_seed(amp.config.seed)
-    by_hand = torch.nn.functional.dropout(torch.mm(low, low), 0.5)
+    manual = torch.nn.functional.dropout(torch.mm(low, low), 0.5)
     torch.manual_seed(amp.config.seed)
     with amp.autocast():
         autocast = torch.nn.functional.dropout(torch.mm(matrix, matrix), 0.5)
-    assert torch.equal(autocast, by_hand)
+    assert torch.equal(autocast, manual)
 
 
 def test_inference_mode_computes_what_no_grad_computes(amp: SuiteAmp) -> None:

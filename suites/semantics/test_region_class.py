@@ -111,7 +111,7 @@ def test_its_decorator_is_a_region(amp: SuiteAmp, kind: str) -> None:
     assert [look(), look()] == ["a result"] * 2
     expected = [_inside(amp, kind, OTHER[amp.dtype], before)] * 2
     expect_state(
-        amp, "in a decorated function", observed, expected, likely="the decorator drops what its region was told"
+        amp, "in a decorated function", observed, expected, likely="the decorator drops the arguments of its region"
     )
     assert State.now(amp.device.type) == before
     assert (look.__name__, look.__doc__) == ("look", "What the state is.")

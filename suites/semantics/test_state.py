@@ -117,7 +117,7 @@ def test_exit_restores_what_was_set_by_hand(amp: SuiteAmp) -> None:
         torch.set_autocast_enabled(device_type, False)  # noqa: FBT003  # torch's own signature
         torch.set_autocast_dtype(device_type, default)
         torch.clear_autocast_cache()
-    expect_state(amp, "set by hand, after a region", after, before, likely="__exit__ restores defaults")
+    expect_state(amp, "set directly, after a region", after, before, likely="__exit__ restores defaults")
 
 
 @pytest.mark.amp(fake=True)
@@ -143,7 +143,7 @@ def test_the_query_without_a_device_means_cuda(amp: SuiteAmp) -> None:
         actual = torch.is_autocast_enabled()
     amp.observe("is_autocast_enabled() in a region", actual, kind="state")
     expected = amp.device.type == "cuda"
-    expect_state(amp, "as the query without a device tells it", actual, expected, likely="the query's meaning changed")
+    expect_state(amp, "according to the query without a device", actual, expected, likely="the query's meaning changed")
 
 
 @pytest.mark.amp(fake=True)

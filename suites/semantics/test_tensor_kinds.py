@@ -32,7 +32,7 @@ class Wrapper(torch.Tensor):
     @staticmethod
     def of(inner: torch.Tensor) -> Wrapper:
         """Return ``inner``, wrapped."""
-        make: Any = torch.Tensor._make_wrapper_subclass  # noqa: SLF001  # what torch's documentation tells to call
+        make: Any = torch.Tensor._make_wrapper_subclass  # noqa: SLF001  # the call that torch's documentation recommends
         result: Wrapper = make(Wrapper, inner.shape, dtype=inner.dtype, device=inner.device, strides=inner.stride())
         result.within = inner
         return result
@@ -158,7 +158,7 @@ def test_products_of_sparse_matrices(amp: SuiteAmp, product: str, layout: str) -
     low, matrix = dense.to(amp.dtype).double(), turn.double()
     exact = low @ matrix.T if product == "linear" else matrix @ low + (low if product == "addmm" else 0)
     assert torch.equal(actual, exact.to(amp.dtype)), (
-        f"{product} of {layout} is off by {(actual - exact).abs().max():.2g}"
+        f"{product} of {layout} has an error of {(actual - exact).abs().max():.2g}"
     )
 
 
@@ -235,17 +235,17 @@ def test_products_of_nothing_and_of_rows_are_low(amp: SuiteAmp, call: str) -> No
 @pytest.mark.parametrize("size", [0, 1, 3])
 def test_joining_any_number_of_float32_tensors_is_float32(amp: SuiteAmp, size: int) -> None:
     """``cat`` and ``stack`` of one tensor, empty tensors and none promote to the widest dtype, here float32."""
-    wide = torch.ones(2, device=amp.device.torch_device)
+    float32 = torch.ones(2, device=amp.device.torch_device)
     empty = torch.ones(0, device=amp.device.torch_device)
-    low = wide.to(amp.dtype)
+    low = float32.to(amp.dtype)
     with amp.autocast():
         actual = {
-            "cat": torch.cat([wide] * size + [empty]).dtype,
-            "stack": torch.stack([wide] * (size + 1)).dtype,
+            "cat": torch.cat([float32] * size + [empty]).dtype,
+            "stack": torch.stack([float32] * (size + 1)).dtype,
             "cat of low": torch.cat([low] * size + [low]).dtype,
-            "cat of both": torch.cat([low] * size + [wide]).dtype,
-            "hstack": torch.hstack([wide] * (size + 1)).dtype,
-            "scalars": torch.stack([wide[0]] * (size + 1)).dtype,
+            "cat of both": torch.cat([low] * size + [float32]).dtype,
+            "hstack": torch.hstack([float32] * (size + 1)).dtype,
+            "scalars": torch.stack([float32[0]] * (size + 1)).dtype,
         }
     expected = {**dict.fromkeys(actual, torch.float32), "cat of low": amp.dtype}
     assert actual == expected
@@ -317,15 +317,15 @@ def test_the_memory_format_is_that_of_casts_by_hand(amp: SuiteAmp, kind: str, or
     ndim = 5 if order == "channels_last_3d" else 4
     layout = torch.contiguous_format if order == "contiguous" else getattr(torch, order)
     function: Any = IMAGES[kind](ndim)
-    by_hand = function
+    manual = function
     if isinstance(function, nn.Module):
         function.to(amp.device.torch_device)
-        by_hand = copy.deepcopy(function).to(amp.dtype) if "conv" in kind else function
+        manual = copy.deepcopy(function).to(amp.dtype) if "conv" in kind else function
     values = torch.randn(2, 3, *[6] * (ndim - 2)).to(amp.device.torch_device).to(memory_format=layout)
     values.requires_grad_()
     cast = values.to(amp.dtype)
     assert cast.is_contiguous(memory_format=layout), "a cast rearranges an image"
-    expected = by_hand(cast if "conv" in kind else values)
+    expected = manual(cast if "conv" in kind else values)
     with amp.autocast():
         actual = function(values)
     assert actual.stride() == expected.stride(), f"{kind} of {order} images answers in another memory format"

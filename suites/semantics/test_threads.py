@@ -149,7 +149,7 @@ def test_backward_in_another_thread_is_outside_every_region(amp: SuiteAmp) -> No
     assert torch.equal(layer.weight.grad, layer.weight.grad.to(amp.dtype).float()), "backward multiplied in float32"
 
 
-def _another(function: Callable[[], None]) -> None:
+def _run_in_thread(function: Callable[[], None]) -> None:
     thread = threading.Thread(target=function)
     thread.start()
     thread.join()
@@ -170,7 +170,7 @@ def test_a_thread_of_another_dtype_gets_a_copy_of_its_own(amp: SuiteAmp) -> None
 
     with amp.autocast():
         layer(batch)
-        _another(serve)
+        _run_in_thread(serve)
     assert observed == [OTHER[amp.dtype]]
 
 
@@ -185,7 +185,7 @@ def test_a_thread_that_leaves_its_region_drops_nobody_elses_copies(amp: SuiteAmp
 
     with recorded_calls() as calls, amp.autocast():
         layer(batch)
-        _another(pass_through)
+        _run_in_thread(pass_through)
         layer(batch)
     assert sum(call.operator == "aten::_to_copy" and call.tensors[:1] == ("float32[24, 8]",) for call in calls) == 1
 

@@ -34,7 +34,7 @@ class _Twice(nn.Module):
 @QUIET
 @pytest.mark.parametrize("cache", [True, False], ids=["cache", "no cache"])
 def test_jit_trace_works_in_a_region(amp: SuiteAmp, *, cache: bool) -> None:
-    """Trace without the cache, as torch's documentation says; the traced casts are part of the graph."""
+    """Trace with the cache, and without it as torch's documentation advises: the casts are part of the graph."""
     model = _Twice().to(amp.device.torch_device)
     batch = torch.randn(2, 4, device=amp.device.torch_device)
     with amp.autocast(cache_enabled=cache):
@@ -43,7 +43,7 @@ def test_jit_trace_works_in_a_region(amp: SuiteAmp, *, cache: bool) -> None:
         actual = traced(batch)
     assert actual.dtype is amp.dtype
     assert torch.equal(actual, expected)
-    assert torch.equal(traced(batch), expected), "outside the region the traced casts are gone"
+    assert torch.equal(traced(batch), expected), "a trace loses its casts outside the region"
 
 
 def _product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
@@ -98,16 +98,16 @@ def _bf16_region(left: torch.Tensor, right: torch.Tensor) -> tuple[torch.Tensor,
     with torch.autocast("cpu", dtype=torch.bfloat16), torch.autocast("cuda", dtype=torch.bfloat16):
         low = torch.mm(left, right)
     with torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
-        wide = torch.mm(left, right)
-    return low, wide
+        float32 = torch.mm(left, right)
+    return low, float32
 
 
 def _fp16_region(left: torch.Tensor, right: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     with torch.autocast("cpu", dtype=torch.float16), torch.autocast("cuda", dtype=torch.float16):
         low = torch.mm(left, right)
     with torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
-        wide = torch.mm(left, right)
-    return low, wide
+        float32 = torch.mm(left, right)
+    return low, float32
 
 
 @QUIET
@@ -187,8 +187,8 @@ class _Regions(nn.Module):
         with torch.autocast(self.device_type, dtype=self.dtype):
             low = self.layers[0](batch)
         with torch.autocast(self.device_type, enabled=False):
-            wide = self.layers[1](batch)
-        return low, wide, self.layers[2](batch)
+            float32 = self.layers[1](batch)
+        return low, float32, self.layers[2](batch)
 
 
 def _dtypes(values: Any) -> list[torch.dtype]:
@@ -247,7 +247,7 @@ def test_a_program_exported_in_a_region_is_recorded_in_its_dtype(amp: SuiteAmp) 
     assert _recorded(program) == [amp.dtype], "torch.export traces outside the region in which it is called"
     assert _recorded(decomposed) == [amp.dtype]
     assert inside.dtype is amp.dtype
-    assert decomposed.module()(batch).dtype is amp.dtype, "the casts of a decomposed program are gone outside"
+    assert decomposed.module()(batch).dtype is amp.dtype, "a decomposed program loses its casts outside the region"
 
 
 def test_a_program_exported_in_a_region_computes_in_it(amp: SuiteAmp) -> None:

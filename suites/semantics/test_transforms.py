@@ -125,11 +125,11 @@ def test_regions_inside_a_compiled_function_are_those_of_eager(amp: SuiteAmp) ->
         with torch.autocast(amp.device.type, dtype=amp.dtype):
             outer = matrix @ matrix
             with torch.autocast(amp.device.type, enabled=False):
-                island = matrix @ matrix
+                disabled_product = matrix @ matrix
             with torch.autocast(amp.device.type, dtype=other):
                 inner = matrix @ matrix
             again = matrix @ matrix
-        return [outer, island, inner, again, matrix @ matrix]
+        return [outer, disabled_product, inner, again, matrix @ matrix]
 
     matrix = torch.randn(8, 8, device=amp.device.torch_device)
     actual = [product.dtype for product in torch.compile(function, backend="eager")(matrix)]

@@ -17,7 +17,7 @@ from pytest_amp.torch_private import recorded_calls
 from .state import OTHER, expect_state, product_dtype
 
 
-def _others(target: Target) -> Iterator[str]:
+def _remaining_devices(target: Target) -> Iterator[str]:
     """Yield the second device: the CPU for an accelerator, real or fake; each fake accelerator for the CPU."""
     if target.device.kind is not DeviceKind.CPU:
         yield "cpu"
@@ -47,7 +47,7 @@ def _look(*devices: Device) -> list[tuple[bool, str, str]]:
 
 
 @pytest.mark.amp(fake=True)
-@pytest.mark.amp_parametrize("other", _others)
+@pytest.mark.amp_parametrize("other", _remaining_devices)
 @pytest.mark.parametrize("inner", ["other", "this"])
 def test_each_device_follows_its_own_region(amp: SuiteAmp, other: str, inner: str) -> None:
     """The other device's region has the other dtype, which detects a mix-up."""
@@ -100,7 +100,7 @@ def test_a_region_is_for_every_device_of_its_type(amp: SuiteAmp) -> None:
 
 
 @pytest.mark.amp(fake=True)
-@pytest.mark.amp_parametrize("other", _others)
+@pytest.mark.amp_parametrize("other", _remaining_devices)
 def test_disabling_one_device_leaves_the_other_on(amp: SuiteAmp, other: str) -> None:
     this, that = amp.device, find_device(other)
     regions = this.autocast(amp.dtype), that.autocast(OTHER[amp.dtype]), that.autocast(amp.dtype, enabled=False)
@@ -108,7 +108,7 @@ def test_disabling_one_device_leaves_the_other_on(amp: SuiteAmp, other: str) -> 
         actual = [product_dtype(device.torch_device) for device in (this, that)]
     expect_state(
         amp,
-        f"as products of ({this.key}, {other}) tell it, the latter disabled",
+        f"as products of ({this.key}, {other}) show it, the latter disabled",
         actual,
         [amp.dtype, torch.float32],
         likely="enabled=False acts on every device type",

@@ -60,11 +60,11 @@ def trained(name: str, build: Callable[[], nn.Module], *shape: int, last: bool =
         x = torch.randn(shape)
         return x.to(memory_format=formats[len(shape)]) if last else x
 
-    def made() -> nn.Module:
+    def created() -> nn.Module:
         module = build()
         return module.to(memory_format=formats[len(shape)]) if last else module  # type: ignore[call-overload]
 
-    return lambda _: Case(name, made, batch, _mean_square)
+    return lambda _: Case(name, created, batch, _mean_square)
 
 
 def attention(backend: SDPBackend) -> Callable[[torch.device], Workload]:

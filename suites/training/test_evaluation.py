@@ -122,14 +122,14 @@ def test_evaluation_in_autocast_agrees_with_float32(amp: SuiteAmp, task: str) ->
     runs = trained(amp, task)
     model, batch = runs.model(low=True).eval(), runs.evaluation()
     with torch.no_grad():
-        wide = model(batch["inputs"]).flatten(0, -2)
+        float32 = model(batch["inputs"]).flatten(0, -2)
         with amp.autocast():
             low = model(batch["inputs"]).flatten(0, -2).float()
-    top = wide.topk(2).values
+    top = float32.topk(2).values
     # Twelve roundings, each relative to the logits: as for the loss (suites/scaler/test_training.py).
-    near = (top[:, 0] - top[:, 1]) <= 16 * amp.precision.u * wide.abs().max()
-    differs = wide.argmax(-1) != low.argmax(-1)
-    assert float(near.double().mean()) < 0.75, "nearly all logits are so close that nothing can be told"
+    near = (top[:, 0] - top[:, 1]) <= 16 * amp.precision.u * float32.abs().max()
+    differs = float32.argmax(-1) != low.argmax(-1)
+    assert float(near.double().mean()) < 0.75, "nearly all logits are too close for a comparison"
     assert int((differs & ~near).sum()) == 0
     with amp.autocast():
         assert accuracy(model, batch) > 0.3

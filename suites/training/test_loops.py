@@ -18,6 +18,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from pytest_amp.amp import SuiteAmp
 from pytest_amp.cases import loss_of
+from pytest_amp.devices import DeviceKind
 from pytest_amp.failure import AmpFailure
 from pytest_amp.training import TrainingIteration, images
 
@@ -140,7 +141,9 @@ def test_averaged_weights_follow_float32(amp: SuiteAmp) -> None:
         assert parameter.dtype is torch.float32, f"the average of {name} is {parameter.dtype}"
         allowed = 2 * _STEPS * 2.0**-24 * float(value.abs().max())
         distance = float((parameter.detach().double() - value).abs().max())
-        assert distance <= allowed, f"the average of {name} is off by {distance:.3g}, {allowed:.3g} are allowed"
+        assert distance <= allowed, (
+            f"the average of {name} has an error of {distance:.3g}, more than the allowed {allowed:.3g}"
+        )
 
 
 def test_schedule_and_average_stand_still_where_a_step_is_skipped(amp: SuiteAmp, amp_scaler: Any) -> None:
@@ -170,6 +173,16 @@ def test_schedule_and_average_stand_still_where_a_step_is_skipped(amp: SuiteAmp,
     assert states == [(moved, 0.5**steps, steps) for moved, steps in expected]
 
 
+def _of_a_quotient(amp: SuiteAmp) -> float:
+    """Return the largest relative error of a float32 tensor that is divided by a number.
+
+    A CPU rounds the quotient. CUDA's kernel multiplies by the rounded reciprocal (div_true_kernel_cuda in
+    aten/src/ATen/native/cuda/BinaryDivTrueKernel.cu): two roundings of 2^-24, and 1.72 of them were seen.
+    """
+    once = 2.0**-24
+    return once if amp.device.kind is DeviceKind.CPU else (1 + once) ** 2 - 1
+
+
 @pytest.mark.parametrize("parts", [2, 3, 7])
 def test_the_loss_of_a_micro_batch_is_divided_in_float32(amp: SuiteAmp, parts: int) -> None:
     """Divide outside the region, in float32: gradients equal those of a backward pass that starts from 1/n.
@@ -187,7 +200,7 @@ def test_the_loss_of_a_micro_batch_is_divided_in_float32(amp: SuiteAmp, parts: i
         if divide:
             whole = loss.double() / parts
             loss = loss / parts
-            assert abs(loss.double() - whole) <= 2.0**-24 * whole, "the divided loss is not a float32 quotient"
+            assert abs(loss.double() - whole) <= _of_a_quotient(amp) * whole, "the divided loss is no float32 quotient"
             torch.autograd.backward(loss * scale)
         else:
             torch.autograd.backward(loss, start)
@@ -213,4 +226,4 @@ def test_micro_batches_add_up_in_float32(amp: SuiteAmp) -> None:
         assert parameter.grad.dtype is torch.float32, f"{name} is accumulated in {parameter.grad.dtype}"
         # A hundred additions, each rounded to float32.
         error = (parameter.grad.double() - count * one).abs().max() / (count * one.abs().max())
-        assert error <= count * 2.0**-24, f"{name} is off by {float(error):.2g} after {count} micro-batches"
+        assert error <= count * 2.0**-24, f"{name} has an error of {float(error):.2g} after {count} micro-batches"

@@ -32,7 +32,7 @@ def test_a_run_repeats_bit_for_bit(amp: SuiteAmp, task: str) -> None:
     for part in ("model", "optimizer", "scaler"):
         left, right = (getattr(run, part).state_dict() for run in (first, second))
         different = [name for name in left if not same(left[name], right[name])]
-        assert different == [], f"the state of the {part} is another one in a second run: {', '.join(different)}"
+        assert different == [], f"the state of the {part} differs in a second run: {', '.join(different)}"
 
 
 @dataclass
@@ -139,7 +139,7 @@ def test_a_resumed_run_is_the_one_without_a_break(amp: SuiteAmp, amp_scaler: Any
     if actual != whole.trace:
         at = next(index for index, (a, b) in enumerate(zip(actual, whole.trace, strict=True)) if a != b)
         raise AmpFailure(
-            f"a training that is resumed at step {_AT} on {amp.target.id} is another one from step {at} on",
+            f"a training that is resumed at step {_AT} on {amp.target.id} differs from step {at} on",
             label_before="rule",
             before=f"loss, scale, growth tracker, rate {whole.trace[at]}",
             now=f"{actual[at]}",
@@ -147,7 +147,7 @@ def test_a_resumed_run_is_the_one_without_a_break(amp: SuiteAmp, amp_scaler: Any
         )
     ends = [{name: part.state_dict() for name, part in run.parts.items()} for run in (whole, second)]
     different = [name for name in ends[0] if not same(ends[0][name], ends[1][name])]
-    assert different == [], f"resumed, the state is another one: {', '.join(different)}"
+    assert different == [], f"the state differs after resuming: {', '.join(different)}"
 
 
 def _left_out(target: Target) -> list[str]:

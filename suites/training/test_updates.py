@@ -69,5 +69,5 @@ def test_small_updates_arrive(amp: SuiteAmp, optimizer: str, size: str) -> None:
             label_before="float64",
             before=f"weights of {_SIZE:g} and more move by up to {float(scale):.3g}",
             now=f"{float(off.max()):.3g} times what rounding allows; {lost:.1%} of the weights do not move",
-            likely="weights, updates or states are rounded on the way, or small updates are left out",
+            likely="weights, updates or states are rounded to a low dtype, or small updates are skipped",
         )

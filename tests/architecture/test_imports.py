@@ -56,6 +56,8 @@ FOR_SUITES = (
 )
 #: Modules of a run that a report may read: the frozen result, and the targets of the header.
 FOR_REPORTS = {"pytest_amp.run.result", "pytest_amp.run.targets"}
+#: Modules that see all parts of a run: pytest's hooks and fixtures, the verdict, and the freezing of its result.
+WITH_SESSION = {"plugin.py", "fixtures.py", "run/controller.py", "run/freeze.py", "run/verdict.py"}
 #: The HTML report, which is imported on request.
 HTML = PACKAGE / "report" / "html"
 FILES = sorted(PACKAGE.rglob("*.py"))
@@ -175,6 +177,17 @@ def test_reports_read_no_running_session() -> None:
         modules[path.relative_to(ROOT).as_posix()] = {name for name in names if name.startswith("pytest_amp.run")}
     assert {name: read - FOR_REPORTS for name, read in modules.items() if read - FOR_REPORTS} == {}
     assert modules["pytest_amp/report/terminal.py"] == FOR_REPORTS
+
+
+def test_only_hooks_and_verdict_see_the_whole_session() -> None:
+    """Everything else of a run receives the parts that it needs."""
+    readers = {
+        path.relative_to(PACKAGE).as_posix()
+        for path in FILES
+        for module, name in _imports(path, anywhere=True)
+        if module == "pytest_amp.run.session" and name in {"AmpSession", "KEY"}
+    }
+    assert readers == WITH_SESSION
 
 
 @pytest.mark.parametrize("part", sorted(WITHOUT_TORCH))

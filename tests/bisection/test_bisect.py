@@ -84,7 +84,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def made(folder: Path) -> list[str]:
+def installed_releases(folder: Path) -> list[str]:
     """Return the releases that were installed, in order, and reset the list."""
     path = folder / "made"
     names = path.read_text(encoding="utf-8").split() if path.exists() else []
@@ -119,7 +119,7 @@ def test_a_fact_that_changed(folder: Path, capsys: pytest.CaptureFixture[str]) -
         "torch 2.12.0 is the first that differs from 2.10.0; 2.11.0 is the same",
         "  changed: project/cpu/bf16/softmax: float32 -> bfloat16",
     ]
-    installed = made(folder)
+    installed = installed_releases(folder)
     assert installed[:2] == ["2.10.0", "2.14.0"]
     assert len(installed) == len(set(installed)) <= 5
     assert re.search(r"^\[#+\.+\] 1 of at most 5, \d+ s: torch 2\.14\.0: installing$", err, re.MULTILINE)
@@ -127,7 +127,7 @@ def test_a_fact_that_changed(folder: Path, capsys: pytest.CaptureFixture[str]) -
     # A second time nothing is installed, and the answer is the same.
     assert main(arguments) == 0
     assert capsys.readouterr().out == out
-    assert made(folder) == []
+    assert installed_releases(folder) == []
     # A different question is not answered from these results.
     with pytest.raises(SystemExit) as ended:
         main([*arguments[:-1], "never"])
@@ -141,7 +141,7 @@ def test_a_check_that_turned_red(folder: Path, capsys: pytest.CaptureFixture[str
     assert main(["bisect", "2.10.0", "2.14.0", "-k", "sum"]) == 0
     out = capsys.readouterr().out
     assert out.startswith("torch 2.13.0 is the first that differs from 2.10.0; 2.12.1 is the same\n  failed: ")
-    assert made(folder)
+    assert installed_releases(folder)
 
 
 def test_a_search_that_was_interrupted_goes_on(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,10 +155,10 @@ def test_a_search_that_was_interrupted_goes_on(folder: Path, monkeypatch: pytest
     monkeypatch.setattr("pytest_amp.cli.bisect.Installer", Interrupted)
     with pytest.raises(KeyboardInterrupt):
         main(arguments)
-    before = made(folder)
+    before = installed_releases(folder)
     monkeypatch.setattr("pytest_amp.cli.bisect.Installer", Fake)
     assert main(arguments) == 0
-    assert set(before).isdisjoint(made(folder))
+    assert set(before).isdisjoint(installed_releases(folder))
 
 
 def test_what_cannot_be_installed_is_left_out_and_told(
@@ -185,7 +185,7 @@ def test_what_cannot_be_installed_is_left_out_and_told(
         (("2.10.0", "2.14.0", "--device=gpu"), "'gpu' is not a device; expected auto, all, cpu, cuda"),
         (("2.10.0", "2.14.0", "--dtype=int8"), "'int8' is not a dtype; expected "),
         (("2.10.0", "2.14.0", "--wheels=."), ". has no wheel of torch; expected a folder with torch-*.whl of both"),
-        (("2.10.0", "2.14.0", "--wheels=nowhere"), "nowhere is no folder; expected one with wheels of torch"),
+        (("2.10.0", "2.14.0", "--wheels=nowhere"), "nowhere is not a folder; expected one with wheels of torch"),
     ],
 )
 def test_one_line_for_what_is_wrong(
@@ -195,7 +195,7 @@ def test_one_line_for_what_is_wrong(
         main(["bisect", *arguments])
     assert ended.value.code == 2
     assert message in capsys.readouterr().err
-    assert made(folder) == []
+    assert installed_releases(folder) == []
 
 
 def test_a_pytest_that_cannot_run_is_told_with_its_last_line(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,7 +73,7 @@ def test_releases_between(old: str, new: str, expected: list[str]) -> None:
     ("old", "new", "message"),
     [
         ("2.13.0", "2.12.0", "2.13.0 is not older than 2.12.0"),
-        ("nightly", "2.12.0", "'nightly' is no release"),
+        ("nightly", "2.12.0", "'nightly' is not a release"),
         ("2.9.1", "2.12.5", r"there is no torch 2\.12\.5 here; expected 2\.9\.1, 2\.12\.0"),
     ],
 )

@@ -224,7 +224,7 @@ WRONG_LOOPS: dict[str, tuple[Callable[[Iteration], None], str]] = {
     "unscaled_twice": (unscaling_twice, "unscale_ is called 2 times in an iteration"),
     "no_update": (without_update, "calls scaler.update 0 times"),
     "set_scale": (setting_the_scale, "the scale does not follow the rule"),
-    "repaired": (repairing_gradients, "an overflow is stepped with"),
+    "repaired": (repairing_gradients, "a step with an overflow is taken"),
     "no_zeroing": (without_zeroing, "gradients are added to those of the iteration before"),
     "no_region": (without_a_region, "computes nothing under autocast"),
     "backward_inside": (backward_inside, "backward runs inside the region"),

@@ -101,7 +101,7 @@ def test_everything_that_is_wrong_is_one_failure(project: Project) -> None:
             "*error     check-training at *models.py:*",
             "*gradients are added to those of the iteration before*",
             "*warning   low-norm at models.py:* in 1*",
-            "*page      docs/findings/*",
+            "*page      pytest-amp finding *",
             "*now *red: training*",
             "*rerun     pytest 'test_it.py::test_it*",
         ]

@@ -7,7 +7,10 @@ import re
 
 import pytest
 
+from pytest_amp import cli
+from pytest_amp.check.entry import Entry
 from pytest_amp.check.kinds import KINDS
+from pytest_amp.lint import Severity
 from tests.project import ROOT
 
 PAGES = ROOT / "docs" / "findings"
@@ -36,6 +39,29 @@ def test_kinds_of_the_checks_are_known() -> None:
     kinds = _kinds_in_source()
     assert "low-branch" in kinds
     assert kinds - KINDS == set()
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_the_command_of_a_failure_prints_the_page(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    entry = Entry(kind=kind, severity=Severity.ERROR, module="", site="", message="it is wrong")
+    program, *arguments = entry.page.split()
+    assert program == "pytest-amp"
+    assert cli.main(arguments) == 0
+    assert capsys.readouterr().out == (PAGES / f"{kind}.md").read_text(encoding="utf-8")
+
+
+def test_the_command_lists_all_kinds(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["finding"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert {line.split()[0] for line in lines} == KINDS
+    assert any(re.fullmatch(r"low-norm +statistics of a norm are low", line) for line in lines)
+
+
+def test_the_command_names_kinds_near_an_unknown_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["finding", "low-nrm"]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("pytest-amp: no finding is called 'low-nrm'; near: low-norm")
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from pytest_amp.account import receive
+from pytest_amp.check.collect import Collector
 from pytest_amp.check.entry import Entry, entry_of_failure, entry_of_finding, order
 from pytest_amp.check.expected import expect_expected, split
 from pytest_amp.check.failure import SHOWN, CheckFailure, counted
@@ -63,7 +64,7 @@ def test_failure_shows_the_worst_and_lists_the_rest() -> None:
     assert lines[0] == "AmpFailure: it: wrong"
     assert lines[1] == "  error     low-log at m.py:3"
     assert "    harm      infinitely as far from float64 as without it" in lines
-    assert "    page      docs/findings/low-softmax.md" in lines
+    assert "    page      pytest-amp finding low-softmax" in lines
     assert sum(line.startswith("    page") for line in lines) == SHOWN
     assert "  and 18 more" in lines
     assert lines[-2:] == ["  now       on torch", "  accept    expect={}"]
@@ -82,14 +83,29 @@ def test_entries_have_what_was_said() -> None:
     assert (result.kind, result.site, result.parts) == ("check-linter", "m.py:4", (("now", "here"), ("likely", "that")))
 
 
+def test_finding_that_harm_makes_an_error_is_red_in_the_line_of_its_part_of_the_linter() -> None:
+    collector = Collector([])
+    findings = [
+        Finding(kind="low-norm", severity=Severity.WARNING, module="", site=site, message="low", advice="Widen")
+        for site in ("m.py:9", "m.py:20")
+    ]
+    collector.lint("linter", lambda: findings[:1], detail="operators")
+    collector.lint("linter: train", lambda: findings[1:], detail="operators")
+    assert [line.verdict for line in collector.lines] == ["warning", "warning"]
+    first, second = collector.entries
+    collector.replace_entries([first.with_harm(3.0, is_harmful=True), second.with_harm(1.0, is_harmful=False)])
+    assert [line.verdict for line in collector.lines] == ["red", "warning"]
+    assert collector.lines[0].detail == "1 of low-norm"
+
+
 def test_report_is_one_page(capsys: pytest.CaptureFixture[str]) -> None:
-    checks = (CheckLine("gradients", "pass", 0.67, "beside float64", 1.25),)
+    checks = (CheckLine("gradients", "pass", 0.67, "compared with float64", 1.25),)
     dtypes = {f"layers.{number}": "bfloat16" for number in range(40)} | {"": "float32"}
     report = Report("it", checks, ENTRIES[:1], ENTRIES[1:2], dtypes, Cost(3, 2048, 512, 0.5))
     report.print()
     text = capsys.readouterr().out
     assert "it: 1 warning" in text
-    assert "gradients  pass     67%     1.2 s  beside float64" in text
+    assert "gradients  pass     67%     1.2 s  compared with float64" in text
     assert "accepted by expect=" in text
     assert "and 28 more" in text
     assert "the model" in text

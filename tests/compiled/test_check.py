@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from pytest_amp.cases import Case, mlp
 from pytest_amp.cases.case import Outputs
-from pytest_amp.compiled import Compilation, Where, check_compiled, sandbox
+from pytest_amp.compiled import Compilation, Where, check_compiled, comparison, sandbox
 from pytest_amp.devices import find_device
 from pytest_amp.failure import AmpFailure
 from pytest_amp.numerics import Conditions
@@ -28,21 +29,21 @@ def apart(tmp_path: Path) -> Iterator[None]:
         yield
 
 
-def held(case: Case, how: Compilation = TRACED, *, bits: bool = True) -> dict[str, float]:
+def check(case: Case, compilation: Compilation = TRACED, *, bits: bool = True) -> dict[str, float]:
     observed = Noted()
-    check_compiled(case, how, Conditions(find_device("cpu"), BF16), observed.observe, bits=bits)
+    check_compiled(case, compilation, Conditions(find_device("cpu"), BF16), observed.observe, bits=bits)
     return observed
 
 
 def test_what_is_observed() -> None:
-    observed = held(mlp())
+    observed = check(mlp())
     assert set(observed) == {f"mlp/aot_eager/{name}" for name in ("graphs", "excess", "equal")}
     assert observed["mlp/aot_eager/graphs"] == 1
     assert observed["mlp/aot_eager/equal"] == 1
 
 
 def test_the_region_may_be_inside() -> None:
-    assert held(mlp(), replace(TRACED, region=Where.INSIDE))["mlp/aot_eager,inside/equal"] == 1
+    assert check(mlp(), replace(TRACED, region=Where.INSIDE))["mlp/aot_eager,inside/equal"] == 1
 
 
 def _changed(function: object) -> Case:
@@ -61,23 +62,29 @@ def _changed(function: object) -> Case:
 
 def test_another_dtype_is_named() -> None:
     with pytest.raises(AmpFailure, match="output logits under autocast") as failed:
-        held(_changed(lambda outputs, _model, _batch: {**outputs, "logits": outputs["logits"].float()}))
+        check(_changed(lambda outputs, _model, _batch: {**outputs, "logits": outputs["logits"].float()}))
     assert "bfloat16" in str(failed.value)
 
 
 def test_another_order_is_named() -> None:
     with pytest.raises(AmpFailure, match="is not what it is in eager"):
-        held(_changed(lambda outputs, _model, _batch: dict(reversed(outputs.items()))))
+        check(_changed(lambda outputs, _model, _batch: dict(reversed(outputs.items()))))
 
 
 def test_another_value_is_named() -> None:
-    with pytest.raises(AmpFailure, match="is off by"):
-        held(_changed(lambda outputs, _model, _batch: {**outputs, "loss": outputs["loss"] * 1.1}))
+    with pytest.raises(AmpFailure, match="has an error of"):
+        check(_changed(lambda outputs, _model, _batch: {**outputs, "loss": outputs["loss"] * 1.1}))
+
+
+def test_known_fault_of_torch_is_the_likely_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(comparison, "known_cause", lambda _model, name, _where: f"a fault that {name} has")
+    with pytest.raises(AmpFailure, match=r"likely +a fault that output\.loss has"):
+        check(_changed(lambda outputs, _model, _batch: {**outputs, "loss": outputs["loss"] * 1.1}))
 
 
 def test_what_is_not_finite_is_named() -> None:
     with pytest.raises(AmpFailure, match="is not finite") as raised:
-        held(_changed(lambda outputs, _model, _batch: {**outputs, "logits": outputs["logits"] / 0}))
+        check(_changed(lambda outputs, _model, _batch: {**outputs, "logits": outputs["logits"] / 0}))
     assert raised.match("likely +the compiled code itself: in eager every operator stays finite with these numbers")
 
 
@@ -91,13 +98,13 @@ def _in_float32(_outputs: object, model: nn.Module, batch: dict[str, torch.Tenso
 def test_float32_under_another_name_is_noticed() -> None:
     """Eager's dtypes with hardly any rounding: autocast was off in the compiled code."""
     with pytest.raises(AmpFailure, match="of the noise from float64"):
-        held(_changed(_in_float32), replace(TRACED, region=Where.INSIDE), bits=False)
+        check(_changed(_in_float32), replace(TRACED, region=Where.INSIDE), bits=False)
 
 
 def test_a_kernel_that_rounds_otherwise_is_noticed() -> None:
     """Values are within the bounds, but not eager's bits."""
     with pytest.raises(AmpFailure, match="is not that of eager"):
-        held(_changed(lambda outputs, _model, _batch: {**outputs, "loss": outputs["loss"] * (1 + 2.0**-20)}))
+        check(_changed(lambda outputs, _model, _batch: {**outputs, "loss": outputs["loss"] * (1 + 2.0**-20)}))
 
 
 def _dropping() -> Case:
@@ -108,7 +115,7 @@ def _dropping() -> Case:
 
 def test_dropout_is_the_traces_own_operator() -> None:
     """The trace's dropout on a CPU is not eager's, which multiplies by a rounded 1 / (1 - p): compare with its own."""
-    assert held(_dropping())["dropping/aot_eager/equal"] < 1
+    assert check(_dropping())["dropping/aot_eager/equal"] < 1
 
 
 def test_what_draws_is_still_held_against_eager() -> None:
@@ -120,7 +127,7 @@ def test_what_draws_is_still_held_against_eager() -> None:
         return {**outputs, "loss": outputs["loss"] * (1 + 2.0**-20)} if torch.compiler.is_compiling() else outputs
 
     with pytest.raises(AmpFailure, match="is not that of eager"):
-        held(replace(case, loss=loss))
+        check(replace(case, loss=loss))
 
 
 class _TwoGraphs(nn.Module):
@@ -151,17 +158,29 @@ def _two_graphs(factor: float) -> Case:
 
 
 def test_zeros_for_a_gradient_that_eager_does_not_have_are_accepted() -> None:
-    observed = held(_two_graphs(0.0), replace(TRACED, fullgraph=False))
+    observed = check(_two_graphs(0.0), replace(TRACED, fullgraph=False))
     assert observed["two_graphs/aot_eager/graphs"] > 1
 
 
 def test_gradient_that_eager_does_not_have_is_named() -> None:
     with pytest.raises(AmpFailure, match=r"the gradient of scale .* is not what it is in eager"):
-        held(_two_graphs(0.5), replace(TRACED, fullgraph=False))
+        check(_two_graphs(0.5), replace(TRACED, fullgraph=False))
+
+
+def test_numpys_draws_are_those_of_eager() -> None:
+    """Draw from numpy before dropout, as SpecAugment masks frames: a trace would draw from torch's generator."""
+    case = _dropping()
+
+    def loss(model: nn.Module, batch: dict[str, torch.Tensor]) -> Outputs:
+        features = batch["inputs"] * torch.from_numpy(np.random.rand(batch["inputs"].shape[-1])).float()  # noqa: NPY002
+        return case.loss(model, {**batch, "inputs": features})
+
+    observed = check(replace(case, loss=loss), replace(TRACED, fullgraph=False), bits=False)
+    assert observed["dropping/aot_eager/graphs"] >= 1
 
 
 def test_nothing_compiled_is_no_success(monkeypatch: pytest.MonkeyPatch) -> None:
     """Disable torch.compile, as TORCH_COMPILE_DISABLE=1 does."""
     monkeypatch.setattr(torch, "compile", lambda function, **_keywords: function)
     with pytest.raises(AmpFailure, match="compiled nothing"):
-        held(mlp())
+        check(mlp())

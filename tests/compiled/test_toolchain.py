@@ -35,7 +35,7 @@ def test_a_missing_compiler_is_red_and_named(project: Project, monkeypatch: pyte
     result.stdout.fnmatch_lines(
         [
             "AmpFailure: inductor has no C++ compiler: no-such-compiler does not run (the variable CXX names another)",
-            "  accept    --amp-allow-missing=compiler skips what cannot be looked at",
+            "  accept    --amp-allow-missing=compiler skips checks with missing requirements",
         ]
     )
 
@@ -56,7 +56,7 @@ exec {} "$@"
 """
 
 
-@pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ that could play an older one")
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ to wrap as an older one")
 def test_a_compiler_that_does_not_know_the_widest_vectors_will_do(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:

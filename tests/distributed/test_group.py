@@ -109,7 +109,7 @@ def test_a_long_path_of_temporary_files_is_no_obstacle(tmp_path: Path, monkeypat
 
 def _pids(group: RankGroup) -> list[int]:
     running: Any = group._running
-    return [*running._pids.values(), running._launcher.pid]
+    return [*running.children.pids.values(), running.children.process.pid]
 
 
 def _is_alive(pid: int) -> bool:

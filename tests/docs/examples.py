@@ -1,4 +1,4 @@
-"""Reports that the docs show as examples, of the records beside them: ``python -m tests.docs.examples``.
+"""Reports that the docs show as examples, of the records in the same folder: ``python -m tests.docs.examples``.
 
 The HTML page of an upgrade has 90 to 200 kB and is not committed: ``pytest-amp diff --format=html`` makes it.
 """

@@ -132,7 +132,7 @@ def checks() -> str:
     return "\n".join([*lines, ""])
 
 
-#: Imports of a project, beside the fixtures.
+#: Imports of a project, in addition to the fixtures.
 IMPORTED = (
     Case,
     DeviceType,

@@ -1,4 +1,4 @@
-"""Example reports of the docs are those of today's code for the records beside them, and name the known changes."""
+"""Example reports of the docs are those of today's code for the records in their folder, and name the known changes."""
 
 from __future__ import annotations
 

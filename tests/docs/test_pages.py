@@ -1,4 +1,4 @@
-"""Pages beside tutorial and how-to: their Python runs, and their commands exist, word by word.
+"""Pages other than tutorials and how-to pages: their Python runs, and their commands exist, word by word.
 
 tests/docs/test_readme.py runs the Python of README.
 
@@ -80,7 +80,7 @@ def my_layer(x):
 READ = ("distributed.md", "speed.md")
 #: Mark of a block that needs a GPU: it is not run, either.
 ON_A_GPU = 'device="cuda"'
-#: Options of pytest and of plugins that the pages use beside --amp-….
+#: Options of pytest and of plugins that the pages use in addition to --amp-….
 OTHERS = {"-n", "-k", "-p", "-q", "-v", "--pyargs"}
 
 

@@ -36,7 +36,7 @@ def _command(line: str) -> tuple[list[str], int]:
 
 
 def _typed(words: list[str]) -> list[str]:
-    """Return the words as they run in this checkout: suites beside the package, the plugin loaded by name."""
+    """Return the words as they run in this checkout: suites as a folder, the plugin loaded by name."""
     program, *arguments = words
     if program == "pytest-amp":
         return [sys.executable, "-m", "pytest_amp", *arguments]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from pytest_amp.fingerprint.compare import differences
 from pytest_amp.fingerprint.data import Fingerprints, load, parse, short_release, write
 from pytest_amp.fingerprint.dtypes import NOT
 from pytest_amp.fingerprint.groups import group_of
@@ -104,8 +105,20 @@ def test_on_a_release_without_a_real_device_either_may_hold() -> None:
     assert known.expected("cuda", "bf16", "2.13.0", real=True) == {}
     known.replace("real-cuda", "bf16", "2.11.0", {"b": FULL})
     for release in ("2.13.0", "2.14.0"):
-        assert known.expected("cuda", "bf16", release, real=True) == {"a": {LOW}, "b": {SAME, FULL}}
+        both = f"{SAME}; {FULL}" if SAME < FULL else f"{FULL}; {SAME}"
+        assert known.expected("cuda", "bf16", release, real=True) == {"a": {LOW}, "b": {SAME, FULL, both}}
         assert not known.covers("cuda", release, real=True)
+
+
+def test_on_a_release_without_a_real_device_samples_may_differ_by_kernel() -> None:
+    known = _known(**_both("cuda", "2_14", a=LOW, b=LOW), **_both("cuda", "2_15", a=LOW, b=LOW))
+    known.replace("real-cuda", "bf16", "2.14.0", {"a": SAME, "b": f"{NOT}raises NotImplementedError"})
+    for release, changed in (("2.14.0", ["a"]), ("2.15.0", [])):
+        expected = known.expected("cuda", "bf16", release, real=True)
+        observed = {"a": f"{LOW} x1; {SAME} x7", "b": f"{NOT}raises NotImplementedError"}
+        assert [difference.name for difference in differences(expected, observed)] == changed
+    neither = differences(known.expected("cuda", "bf16", "2.15.0", real=True), {"a": f"{LOW} x1; {FULL} x7"})
+    assert [difference.name for difference in neither] == ["a", "b"]
 
 
 def test_what_only_a_real_device_gives_has_a_line_for_it_alone() -> None:
@@ -145,9 +158,9 @@ def test_measuring_again_replaces_what_was_known_of_the_release() -> None:
 @pytest.mark.parametrize(
     ("line", "problem"),
     [
-        ("addmm", "line 2: 'addmm' is no NAME WHERE: FINGERPRINT"),
-        ("addmm gpu: fp32 low | =", "line 2: 'gpu' is no device, no dtype, and no since= or until="),
-        ("addmm since=new: fp32 low | =", "line 2: 'since=new' is no device"),
+        ("addmm", "line 2: 'addmm' is not NAME WHERE: FINGERPRINT"),
+        ("addmm gpu: fp32 low | =", "line 2: 'gpu' is not a device, a dtype, since= or until="),
+        ("addmm since=new: fp32 low | =", "line 2: 'since=new' is not a device"),
         ("addmm: fp32 low | =\naddmm cpu: fp32 low | =", "line 3: addmm on cpu-bf16-2.13 is given twice"),
     ],
 )

@@ -74,7 +74,7 @@ def test_what_cannot_be_looked_at_is_red(project: Project) -> None:
     result = _fingerprint(project, "-p", "tests.fingerprint.no_operators")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.assert_outcomes(failed=2)
-    result.stdout.fnmatch_lines(["AmpFailure: the operators of torch * cannot be looked at: *common_methods_*"])
+    result.stdout.fnmatch_lines(["AmpFailure: the operators of torch * cannot be examined: *common_methods_*"])
 
 
 def test_it_is_skipped_where_the_sweep_may_be_missing(project: Project) -> None:

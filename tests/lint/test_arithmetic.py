@@ -19,7 +19,7 @@ def layer_norm(x: Tensor) -> Tensor:
     return (x - centre) / (spread + 1e-3).sqrt()
 
 
-def layer_norm_wide(x: Tensor) -> Tensor:
+def layer_norm_float32(x: Tensor) -> Tensor:
     return layer_norm(x.float()).to(x.dtype)
 
 
@@ -27,6 +27,12 @@ def difference_of_squares(x: Tensor) -> Tensor:
     centre = x.mean(1, keepdim=True)
     spread = x.square().mean(1, keepdim=True) - centre.square()
     return (x - centre) / (spread.abs() + 1e-3).sqrt()
+
+
+def difference_of_sums(x: Tensor) -> Tensor:
+    centre, squares = x.sum(1, keepdim=True) / HIDDEN, x.pow(2).sum(1, keepdim=True) / HIDDEN
+    spread = squares - centre**2
+    return (x - centre) * torch.rsqrt(spread.clamp(min=0) + 1e-3)
 
 
 def softmax(x: Tensor) -> Tensor:
@@ -48,7 +54,7 @@ def running_mean(x: Tensor) -> Tensor:
     return x - mean[:, None]
 
 
-def running_sum_wide(x: Tensor) -> Tensor:
+def running_sum_float32(x: Tensor) -> Tensor:
     total = torch.zeros(len(x))
     for column in range(HIDDEN):
         total += x[:, column]
@@ -59,8 +65,8 @@ def positions(x: Tensor) -> Tensor:
     return torch.arange(5000, 5000 + len(x))[:, None]
 
 
-def turned(place: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    """Multiply features by the cosine of their positions' angles."""
+def rotated(place: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """Return a function that multiplies features by the cosine of ``place``."""
     return lambda x: x * place(x).cos().to(x.dtype)
 
 
@@ -68,7 +74,7 @@ def angles(x: Tensor) -> Tensor:
     return torch.arange(700, 700 + len(x))[:, None].to(x.dtype) * torch.linspace(0.1, 1, HIDDEN).to(x.dtype)
 
 
-def angles_wide(x: Tensor) -> Tensor:
+def angles_float32(x: Tensor) -> Tensor:
     return torch.arange(700, 700 + len(x))[:, None] * torch.linspace(0.1, 1, HIDDEN)
 
 
@@ -119,8 +125,23 @@ def sampled(x: Tensor) -> Tensor:
     return x / (sample.abs().sum(1, keepdim=True) + 1e-2)
 
 
+def base_two(x: Tensor) -> Tensor:
+    powers = 2 ** (x - x.amax(1, keepdim=True))
+    return powers / (powers.sum(1, keepdim=True) + 1e-3)
+
+
+def in_parts(x: Tensor) -> Tensor:
+    x = x - x.amax(1, keepdim=True)
+    return x.exp() / sum(part.exp().sum(1, keepdim=True) for part in x.chunk(3, 1))
+
+
+def rounded_times(x: Tensor) -> Tensor:
+    times = torch.linspace(0, 1, len(x)) * 999.7
+    return times.to(x.dtype)[:, None] * torch.linspace(0.1, 1, HIDDEN)
+
+
 PAIRS = {
-    "layer norm": (layer_norm, layer_norm_wide, "low-norm"),
+    "layer norm": (layer_norm, layer_norm_float32, "low-norm"),
     "rms norm": (
         lambda x: x * torch.rsqrt((x * x).mean(1, keepdim=True) + 1e-3),
         lambda x: x * torch.rsqrt(x.float().pow(2).mean(1, keepdim=True) + 1e-3).to(x.dtype),
@@ -141,9 +162,17 @@ PAIRS = {
         lambda x: x * (x @ x.mT).mean(1, keepdim=True),
         "low-norm",
     ),
-    "variance by difference": (difference_of_squares, layer_norm_wide, "low-norm"),
+    "variance by difference": (difference_of_squares, layer_norm_float32, "low-norm"),
+    "variance by sums": (difference_of_sums, layer_norm_float32, "low-norm"),
+    "root of a sum of squares": (
+        lambda x: x / ((x * x).sum(1, keepdim=True).sqrt() + 1e-2),
+        lambda x: x / ((x.float() * x.float()).sum(1, keepdim=True).sqrt() + 1e-2).to(x.dtype),
+        "low-norm",
+    ),
     "softmax": (softmax, lambda x: torch.softmax(x, 1), "low-softmax"),
     "softmax by a norm": (softmax_by_a_norm, lambda x: torch.softmax(x.float(), 1), "low-softmax"),
+    "softmax of base two": (base_two, lambda x: base_two(x.float()).to(x.dtype), "low-softmax"),
+    "softmax in parts": (in_parts, lambda x: torch.softmax(x.float(), 1), "low-softmax"),
     "weighted mean": (weighted_mean, lambda x: weighted_mean(x.float()).to(x.dtype), "low-softmax"),
     "logsumexp": (
         lambda x: x - torch.logsumexp(x, 1, keepdim=True),
@@ -151,12 +180,13 @@ PAIRS = {
         "low-softmax",
     ),
     "logarithm": (lambda x: x.sigmoid().log(), lambda x: functional.logsigmoid(x.float()), "low-log"),
-    "angles": (turned(angles), turned(angles_wide), "low-angles"),
+    "angles": (rotated(angles), rotated(angles_float32), "low-angles"),
+    "rounded times": (rotated(rounded_times), rotated(lambda x: rounded_times(x.float())), "low-angles"),
     "rounded positions": (
-        turned(
+        rotated(
             lambda x: torch.arange(5000, 5000 + len(x)).to(x.dtype).float()[:, None] * torch.linspace(0.1, 1, HIDDEN)
         ),
-        turned(angles_wide),
+        rotated(angles_float32),
         "rounded-positions",
     ),
     "positions alone": (
@@ -165,7 +195,7 @@ PAIRS = {
         "rounded-positions",
     ),
     "power": (lambda x: x * exponent(x), lambda x: x * exponent(x.float()).to(x.dtype), "low-power"),
-    "running sum": (running_sum, running_sum_wide, "low-running-sum"),
+    "running sum": (running_sum, running_sum_float32, "low-running-sum"),
     "sum of a list": (
         lambda x: x + sum(x[:, column, None] for column in range(HIDDEN)),
         lambda x: x + x.sum(1, keepdim=True),
@@ -207,9 +237,10 @@ def test_operators_of_one_function_are_one_finding_at_its_first_line() -> None:
     assert finding.module == ""
 
 
-def test_cancellation_is_named_before_the_mean() -> None:
-    (finding,) = of_case(around(difference_of_squares))
-    assert finding.site.endswith(f":{line_of(difference_of_squares, 2)}")
+@pytest.mark.parametrize("function", [difference_of_squares, difference_of_sums])
+def test_cancellation_is_named_before_the_mean(function: Callable[[Tensor], Tensor]) -> None:
+    (finding,) = of_case(around(function))
+    assert finding.site.endswith(f":{line_of(function, 2)}")
     assert "cancel" in finding.message
 
 

@@ -229,7 +229,7 @@ class WideGain(_Gain):
 
 
 class Gained(nn.Module):
-    """Network with a gain by an autograd function, of float32 features unless they are to stay low."""
+    """Network with a gain by an autograd function, of float32 features unless they should stay low-precision."""
 
     def __init__(self, function: type[torch.autograd.Function], *, widens: bool) -> None:
         super().__init__()

@@ -23,7 +23,7 @@ from tests.project import Project
 CPU = find_device("cpu")
 
 
-def where(precision: Precision = BF16) -> Conditions:
+def conditions(precision: Precision = BF16) -> Conditions:
     return Conditions(CPU, precision)
 
 
@@ -68,8 +68,8 @@ class Hoarder(nn.Module):
 @pytest.mark.parametrize("precision", [BF16, FP16], ids=["bf16", "fp16"])
 def test_census_of_two_layers(precision: Precision) -> None:
     observed = Noted()
-    actual = check_casts(layers(), where(precision), observed.observe)
-    # Both layers: x, weight, bias in forward (the second x is low), weight and bias in backward; and the loss, twice.
+    actual = check_casts(layers(), conditions(precision), observed.observe)
+    # Both layers: x, weight, bias in forward (the second x is low-precision); both in backward; the loss twice.
     assert (len(actual.forward), len(actual.backward)) == (3 + 2 + 1, 2 + 2 + 1)
     assert observed["it/casts"] == observed["it/casts without the cache"] == 11
     weight = next(cast for cast in actual.forward if cast.of == "0.weight")
@@ -78,10 +78,10 @@ def test_census_of_two_layers(precision: Precision) -> None:
 
 
 def test_more_casts_than_allowed() -> None:
-    actual = check_casts(case(Wide, 64, 16), where(), unheeded)
-    check_casts(case(Wide, 64, 16), where(), unheeded, most=actual.count)
+    actual = check_casts(case(Wide, 64, 16), conditions(), unheeded)
+    check_casts(case(Wide, 64, 16), conditions(), unheeded, most=actual.count)
     with pytest.raises(AmpFailure, match="makes 15 casts in one step") as failure:
-        check_casts(case(Wide, 64, 16), where(), unheeded, most=11)
+        check_casts(case(Wide, 64, 16), conditions(), unheeded, most=11)
     assert "4 times a tensor" in str(failure.value) or "times a tensor, bfloat16 to float32" in str(failure.value)
 
 
@@ -97,13 +97,13 @@ def test_a_lost_cache_is_named() -> None:
             out: torch.Tensor = self.layer(x)
             return out
 
-    with pytest.raises(AmpFailure, match="other casts than autocast's rules ask for") as failure:
-        check_casts(case(Again, 4, 16), where(), unheeded)
+    with pytest.raises(AmpFailure, match="other casts than autocast's rules require") as failure:
+        check_casts(case(Again, 4, 16), conditions(), unheeded)
     assert "layer.weight" in str(failure.value)
 
 
 def test_what_is_kept() -> None:
-    passes = Passes(layers(), where())
+    passes = Passes(layers(), conditions())
     actual = saved_bytes(passes, passes.amp())
     # The low input, GELU's input and its output, and the second low weight; the batch requires no gradient.
     assert actual == Saved(4, {"bfloat16": 2 * (3 * 64 * 16 + 16 * 16)})
@@ -111,7 +111,7 @@ def test_what_is_kept() -> None:
 
 def use(build: Callable[[], nn.Module], **ceilings: float) -> MemoryUse:
     subject = case(build, 64, 16)
-    return check_memory(subject, where(), unheeded, plain=subject, **ceilings)
+    return check_memory(subject, conditions(), unheeded, plain=subject, **ceilings)
 
 
 def test_ceiling() -> None:
@@ -123,9 +123,9 @@ def test_ceiling() -> None:
 
 
 def test_a_ceiling_that_copies_of_weights_break() -> None:
-    """Many weights and few rows: the additional memory is low-precision, and no activation is wide."""
-    with pytest.raises(AmpFailure, match="low copies of weights") as failure:
-        check_memory(layers(64), where(), unheeded, plain=layers(64), ceiling=0.9)
+    """Many weights and few rows: the additional memory is low-precision, and no activation is float32."""
+    with pytest.raises(AmpFailure, match="low-precision copies of weights") as failure:
+        check_memory(layers(64), conditions(), unheeded, plain=layers(64), ceiling=0.9)
     assert re.search(r"now .* times; \d+ bytes kept for backward \(bfloat16 \d+\)", str(failure.value))
 
 
@@ -139,7 +139,7 @@ def test_a_cpu_has_no_peak() -> None:
 
 
 def test_growth() -> None:
-    passes = Passes(case(Hoarder, 4, 16), where())
+    passes = Passes(case(Hoarder, 4, 16), conditions())
     growths = growth(passes, passes.amp(), steps=4)
     assert growths[0] < growths[1] < growths[2]
     with pytest.raises(AmpFailure, match="holds more memory after each step"):
@@ -157,7 +157,7 @@ def test_what_is_recomputed_is_not_kept() -> None:
         def forward(self, x: torch.Tensor) -> Any:
             return checkpoint(self.part, x, use_reentrant=False)
 
-    passes = Passes(case(Recomputed, 64, 16), where())
+    passes = Passes(case(Recomputed, 64, 16), conditions())
     assert saved_bytes(passes, passes.amp()).storages == 0
 
 

@@ -70,7 +70,7 @@ def kernel(name: str, change: Change) -> Iterator[None]:
     packet, _, overload = name.partition(".")
     function = getattr(getattr(torch.ops.aten, packet), overload or "default")
     if not hasattr(untyped, "get_kernel"):
-        pytest.skip("this torch hands no kernels out")
+        pytest.skip("this torch has no get_kernel")
     original = untyped.get_kernel(function, "CPU")
     library = untyped.Library("aten", "IMPL")
 

@@ -41,12 +41,18 @@ def drawn_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chance, "_has_sparse", lambda _: False)
 
 
-def stub(*unmodelled: str, where: Conditions = WHERE, problem: str | None = None, faults: int = 0) -> Any:
+def stub(*unmodelled: str, conditions: Conditions = WHERE, problem: str | None = None, faults: int = 0) -> Any:
     """Return a run whose step and prediction are not examined."""
     call = SimpleNamespace(problem=problem, operator="aten::odd", results=())
     prediction = SimpleNamespace(unmodelled=frozenset(unmodelled), same_device=True)
     return SimpleNamespace(
-        case=CASE, where=where, prediction=prediction, operators=(call,), faults=[call] * faults, step_of=None
+        case=CASE,
+        conditions=conditions,
+        prediction=prediction,
+        operators=(call,),
+        faults=[call] * faults,
+        step_of=None,
+        adds_in_any_order=False,
     )
 
 
@@ -58,7 +64,7 @@ def test_tensor_more_exact_than_its_rounding_is_red_where_an_operator_got_anothe
 ) -> None:
     monkeypatch.setattr(chance, "_other_dtypes", lambda _: ("addmm", "float32", "bfloat16"))
     with pytest.raises(
-        AmpFailure, match=r"mlp: addmm is given float32 .* layer.weight is off by 0.00049 only"
+        AmpFailure, match=r"mlp: addmm is given float32 .* layer.weight has an error of only 0.00049"
     ) as raised:
         chance.check_dtypes_given(stub(), [TOO_EXACT, tensor()], unheeded)
     assert "manual casts give it bfloat16" in str(raised.value)
@@ -68,7 +74,7 @@ def test_tensor_more_exact_than_its_rounding_is_red_where_an_operator_got_anothe
         tensor(error=0.0, noise=BF16.u / 9),  # hardly anything in it was rounded
     ):
         chance.check_dtypes_given(stub(), [healthy], unheeded)
-    chance.check_dtypes_given(stub(where=Conditions(CPU, BF16, tolerance_scale=2.0)), [TOO_EXACT], unheeded)
+    chance.check_dtypes_given(stub(conditions=Conditions(CPU, BF16, tolerance_scale=2.0)), [TOO_EXACT], unheeded)
 
 
 def test_kernel_that_has_become_better_is_recorded_and_not_red(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,7 +92,7 @@ def test_tensor_that_is_far_from_its_prediction() -> None:
     with pytest.raises(AmpFailure, match=r"layer.weight .* is 2.14 times the noise from its prediction"):
         chance.check_distance(stub(), [near, far])
     chance.check_distance(stub("aten::upsample_bilinear2d"), [far])  # without a model of its rounding
-    chance.check_distance(stub(where=Conditions(CPU, BF16, tolerance_scale=1.1)), [far])
+    chance.check_distance(stub(conditions=Conditions(CPU, BF16, tolerance_scale=1.1)), [far])
 
 
 @pytest.mark.usefixtures("drawn_again")

@@ -137,7 +137,7 @@ class Several(nn.Module):
         self.linear, self.form = nn.Linear(8, 4), form
 
     def forward(self, x: Tensor) -> Any:
-        """Return a float32 loss, low logits, states of both, and a winner."""
+        """Return a float32 loss, low-precision logits, states of both dtypes, and the index of the largest logit."""
         logits = self.linear(x)
         return self.form(logits.float().square().mean(), logits, (logits.float(), logits), logits.argmax())
 
@@ -193,7 +193,7 @@ def test_another_dtype_of_one_output_is_named(form: str, name: str, wrong: torch
 
 
 def test_outputs_by_pattern_and_the_rest_of_them() -> None:
-    """A place precedes patterns and its container; a winner is no floating-point tensor, and has no dtype to state."""
+    """An exact path precedes patterns and its container; integer outputs have no dtype to state."""
     observed = run(several("dict"), {"": {"*": WIDE, "states": WIDE, "states.1": LOW, "logits": LOW}})
     assert len(observed) == 4
     assert run(several("dict"), {"*": {"loss": WIDE}}) == {"several/model[loss].dtype": "float32"}
@@ -209,8 +209,14 @@ def test_outputs_by_pattern_and_the_rest_of_them() -> None:
         ({"": {}}, "'' has no outputs in check_dtypes; expected a dtype, or dtypes by output"),
         ({"": {None: LOW}}, "None names no output of ''; expected its name, 'loss', or its number, 0"),
         ({"": {True: LOW}}, "True names no output of ''; expected its name, 'loss', or its number, 0"),
-        ({"": {"loss": "fp32"}}, "'fp32' is no dtype; expected torch.float32, amp.dtype and the like, or dtypes by *"),
-        ({"": (LOW, WIDE)}, "(torch.bfloat16, torch.float32) is no dtype; expected *, of a tuple {0: torch.float32}"),
+        (
+            {"": {"loss": "fp32"}},
+            "'fp32' is not a dtype; expected torch.float32, amp.dtype and the like, or dtypes by *",
+        ),
+        (
+            {"": (LOW, WIDE)},
+            "(torch.bfloat16, torch.float32) is not a dtype; expected *, of a tuple {0: torch.float32}",
+        ),
         ({"li*": {"loss": LOW}}, "several: of 1 modules named 'li*' none returned one of loss"),
     ],
 )

@@ -42,7 +42,7 @@ def alike() -> Tensor:
 def test_batch_norm_over_few_values_is_named() -> None:
     text = failure_of(Case("few", Few, alike, lambda model, x: wide(model(x)).square().mean()))
     assert re.search(r"now +the noise jumps at native_batch_norm\w* in norm \(BatchNorm1d\), \w+ pass", text), text
-    assert "ill conditioning, which float32 has on its own scale" in text
+    assert "ill conditioning, also in float32, in units of its own roundoff" in text
     assert "BatchNorm has 3 values of each channel there: check with a larger batch or larger inputs, or with" in text
     assert "eval()" in text
 

@@ -1,4 +1,4 @@
-"""Discontinuities: draws in which rounding decides over more than rounding, judged by other draws if possible."""
+"""Discontinuities: rounding may change a whole gradient of one draw, which is then judged by other draws."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def _at_a_step() -> Case:
-    """Return a case within 2**-12 of a step of the loss in half of all draws, whose side bf16 decides."""
+    """Return a case that is within 2**-12 of a jump of the loss in half of all draws: bf16 decides the side."""
 
     def build() -> nn.Module:
         layer = nn.Linear(32, 32, bias=False)
@@ -43,7 +43,7 @@ def _run(case: Case, seed: int) -> dict[str, float]:
 
 
 def test_a_draw_at_a_kink_is_judged_by_other_numbers() -> None:
-    """If rounding decides in other draws, too, nothing can be judged."""
+    """If rounding decides in the next draws, too, the check fails."""
     case = _at_a_step()
     near = [bool(case.realise(seed=seed).batch[0, 1] < 2) for seed in range(60)]
     alone = next(seed for seed in range(58) if near[seed : seed + 3] == [True, False, False])

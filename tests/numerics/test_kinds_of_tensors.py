@@ -33,7 +33,7 @@ class Spectral(nn.Module):
     """Fourier layer between two Linear: complex weights and a complex buffer."""
 
     def __init__(self, damage: Callable[[Tensor], Tensor] = lambda weight: weight) -> None:
-        """Take a function ``damage`` that changes the weights on their way to the product."""
+        """Store ``damage``, a function that changes the weights before the product."""
         super().__init__()
         self.up, self.down, self.damage = nn.Linear(16, 16), nn.Linear(16, 8), damage
         self.spectrum = nn.Parameter(torch.randn(9, 9, dtype=torch.complex64) / 4)
@@ -127,7 +127,7 @@ def test_training_sees_complex_parameters_that_are_rounded() -> None:
     setup = Setup(spectral(), CPU, BF16, steps=4, make_optimizer=lambda parameters: Rounding(parameters, lr=0.1))
     with pytest.raises(AmpFailure, match="a parameter or buffer is not in float32") as raised:
         check_training(setup, unheeded)
-    assert "spectrum is float32 with nothing but bfloat16 values" in str(raised.value)
+    assert "spectrum is float32 with values of bfloat16 only" in str(raised.value)
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def sparse(layout: str, tensor: Tensor) -> Tensor:
 
 
 class Sparse(nn.Module):
-    """Linear layer beside a sparse buffer; its output is sparse, too."""
+    """Linear layer with a sparse buffer; its output is sparse, too."""
 
     def __init__(self, layout: str) -> None:
         super().__init__()
@@ -251,7 +251,7 @@ def test_gradient_that_is_none_is_missing_where_float64_has_zeros() -> None:
 
     with pytest.raises(AmpFailure, match=r"the gradient of gate under autocast.* is missing") as raised:
         run(Case("gated", Detached, lambda: torch.randn(4, 8), mean_square))
-    assert "norm 0 in float64; an optimizer leaves out what has none" in str(raised.value)
+    assert "norm 0 in float64; an optimizer skips parameters without a gradient" in str(raised.value)
 
 
 def test_errors_of_sparse_and_conjugated_tensors() -> None:

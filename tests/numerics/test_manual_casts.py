@@ -14,14 +14,14 @@ from torch.nn import functional as f
 
 from pytest_amp import torch_private
 from pytest_amp.devices import find_device
-from pytest_amp.numerics import asked_for_autocast, hand_cast
+from pytest_amp.numerics import asked_for_autocast, manual_casts
 
 DTYPES = [torch.bfloat16, torch.float16]
 
 
 @contextlib.contextmanager
-def by_hand(dtype: torch.dtype) -> Iterator[None]:
-    with torch.autocast("cpu", dtype), hand_cast("cpu"):
+def manual_region(dtype: torch.dtype) -> Iterator[None]:
+    with torch.autocast("cpu", dtype), manual_casts("cpu"):
         yield
 
 
@@ -46,7 +46,7 @@ def test_it_gives_what_autocast_gives(name: str, dtype: torch.dtype) -> None:
     x = torch.randn(6, 6)
     with torch.autocast("cpu", dtype):
         expected = FUNCTIONS[name](x)
-    with by_hand(dtype):
+    with manual_region(dtype):
         result = FUNCTIONS[name](x)
     assert result.dtype == expected.dtype
     assert torch.equal(result, expected)
@@ -71,7 +71,7 @@ def test_no_kernel_of_autocast_runs() -> None:
         x = torch.ones(1, 2, 2)
         with torch.autocast("cpu", torch.bfloat16):
             assert torch.bmm(x, x).shape == (1,)
-        with by_hand(torch.bfloat16):
+        with manual_region(torch.bfloat16):
             assert torch.equal(torch.bmm(x, x), torch.full((1, 2, 2), 2.0, dtype=torch.bfloat16))
     finally:
         library._destroy()
@@ -81,7 +81,7 @@ def test_an_operator_without_a_rule_runs_without_autocast() -> None:
     """Register a kernel that the spec does not know."""
     library = registered("relu", lambda _x: torch.zeros(1))
     try:
-        with by_hand(torch.bfloat16):
+        with manual_region(torch.bfloat16):
             assert torch.equal(torch.relu(torch.ones(3)), torch.ones(3))
     finally:
         library._destroy()
@@ -89,7 +89,7 @@ def test_an_operator_without_a_rule_runs_without_autocast() -> None:
 
 def test_it_stands_for_a_region() -> None:
     x = torch.randn(4, 4)
-    with hand_cast("cpu", torch.float16):
+    with manual_casts("cpu", torch.float16):
         assert not torch.is_autocast_enabled("cpu")
         assert (x @ x).dtype == torch.float16
         assert f.mse_loss(x @ x, x).dtype == torch.float32
@@ -111,13 +111,13 @@ def test_questions_are_noted() -> None:
 
 def test_outside_a_region_nothing_is_cast() -> None:
     x = torch.randn(4, 4)
-    with hand_cast("cpu"):
+    with manual_casts("cpu"):
         assert (x @ x).dtype == torch.float32
 
 
 def test_regions_inside_count() -> None:
     x = torch.randn(4, 4)
-    with by_hand(torch.bfloat16):
+    with manual_region(torch.bfloat16):
         with torch.autocast("cpu", enabled=False):
             assert (x @ x).dtype == torch.float32
         with torch.autocast("cpu", torch.float16):
@@ -131,7 +131,7 @@ def test_a_weight_is_cast_once() -> None:
     layer = nn.Linear(8, 8)
     x = torch.randn(4, 8)
     gradients = []
-    for region in (lambda: torch.autocast("cpu", torch.bfloat16), lambda: by_hand(torch.bfloat16)):
+    for region in (lambda: torch.autocast("cpu", torch.bfloat16), lambda: manual_region(torch.bfloat16)):
         layer.zero_grad()
         with region():
             y = layer(layer(layer(x)))
@@ -144,7 +144,7 @@ def test_a_weight_is_cast_once() -> None:
 
 def test_a_use_without_gradients_costs_none() -> None:
     layer = nn.Linear(8, 8)
-    with by_hand(torch.bfloat16):
+    with manual_region(torch.bfloat16):
         with torch.no_grad():
             layer(torch.randn(4, 8))
         y = layer(torch.randn(4, 8))
@@ -153,12 +153,12 @@ def test_a_use_without_gradients_costs_none() -> None:
 
 
 def test_a_refusal_is_raised() -> None:
-    with by_hand(torch.bfloat16), pytest.raises(RuntimeError):
+    with manual_region(torch.bfloat16), pytest.raises(RuntimeError):
         torch.cat([torch.ones(2, dtype=torch.bfloat16), torch.ones(2, dtype=torch.float16)])
 
 
 def test_an_exception_leaves_nothing_behind() -> None:
-    with pytest.raises(ZeroDivisionError), by_hand(torch.bfloat16):
+    with pytest.raises(ZeroDivisionError), manual_region(torch.bfloat16):
         raise ZeroDivisionError
     assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.float32
     assert not torch_private.interception._HANDLERS
@@ -170,7 +170,7 @@ def test_it_follows_the_rules_of_other_devices(device: str, dtype: torch.dtype) 
     """Compare the dtypes of a chain of operators, on devices that need no hardware."""
     fake = find_device(device)
     actual: list[list[torch.dtype]] = []
-    for region in (contextlib.nullcontext(), hand_cast(fake.type)):
+    for region in (contextlib.nullcontext(), manual_casts(fake.type)):
         with fake.tensors():
             x, weight = (torch.empty(8, 8, device=fake.torch_device) for _ in range(2))
             with fake.autocast(dtype), region:

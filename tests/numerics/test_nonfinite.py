@@ -124,7 +124,13 @@ PLANTED: dict[str, tuple[Loss, str, str, str, str]] = {
         "an epsilon of 1e-10",
     ),
     "an epsilon in a tensor": (tensor_epsilon, "div", "tensor", r"0 / 0 .* 1e-09 is 0 in float16", "maximum at"),
-    "a mask": (masked, "mul", "mask", r"-1e\+08 is -inf in float16 \(8 of 48", "it ends at 65504; take torch.finfo"),
+    "a mask": (
+        masked,
+        "mul",
+        "mask",
+        r"-1e\+08 is -inf in float16 \(8 of 48",
+        "beyond the largest float16, 65504; take torch.finfo",
+    ),
     "an exponential": (
         exponential,
         "exp",

@@ -46,7 +46,7 @@ class PartlyHalf(nn.Module):
 
 def test_parameters_that_are_low_are_named() -> None:
     text = failure_of(lambda model, x: model(x).float().sum(), PartlyHalf)
-    assert re.search(r"likely +parameters that are low \(second is float16\), and should be float32", text)
+    assert re.search(r"likely +low-precision parameters \(second is float16\), which should be float32", text)
     assert "custom_fwd" not in text
 
 
@@ -116,7 +116,7 @@ def test_model_that_is_low_and_does_not_run_in_float32_names_its_parameters() ->
     model = nn.Linear(8, 8).half()
     case = Case("half", lambda: model, lambda: torch.randn(4, 8), lambda m, x: m(x).sum())
     text = str(does_not_run(case, RuntimeError("mat1 and mat2 must have the same dtype"), model))
-    assert re.search(r"likely +parameters that are low \(weight is float16, bias is float16\)", text)
+    assert re.search(r"likely +low-precision parameters \(weight is float16, bias is float16\)", text)
     assert "the model, its batch or its loss" in str(does_not_run(case, RuntimeError("other"), nn.Linear(8, 8)))
 
 

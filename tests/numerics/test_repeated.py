@@ -1,4 +1,4 @@
-"""Steps that compute something else each time are red: the difference of two runs would be taken for rounding."""
+"""Steps that compute something else each time are red: the difference of two runs would pass as rounding."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pytest_amp.precision import BF16
 from tests.observing import unheeded
 
 
-def held(case: Case) -> None:
+def check_repeatable(case: Case) -> None:
     check_gradients(case, Conditions(find_device("cpu"), BF16), unheeded)
 
 
@@ -43,15 +43,15 @@ def scaled(factor: Callable[[], float | torch.Tensor]) -> Case:
 def test_numbers_that_torch_does_not_seed(size: float) -> None:
     numbers = random.Random(0)  # noqa: S311
     with pytest.raises(AmpFailure, match="random numbers that torch does not seed"):
-        held(scaled(lambda: 1 + size * numbers.gauss(0, 1)))
+        check_repeatable(scaled(lambda: 1 + size * numbers.gauss(0, 1)))
 
 
 def test_a_count_that_outlives_the_step() -> None:
     """The runs differ by little relative to their size, and by far more than rounding."""
     runs = iter(range(20, 1000))
     with pytest.raises(AmpFailure, match="the step computes something else each time under autocast"):
-        held(scaled(lambda: next(runs)))
+        check_repeatable(scaled(lambda: next(runs)))
 
 
 def test_what_torch_seeds_is_repeated() -> None:
-    held(scaled(lambda: 1 + 0.1 * torch.rand(())))
+    check_repeatable(scaled(lambda: 1 + 0.1 * torch.rand(())))

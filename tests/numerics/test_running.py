@@ -1,4 +1,4 @@
-"""Subject that a check names for an error: the case, if its step alone raises as well, or code beside it."""
+"""Subject that a check names for an error: the case, if its step alone raises, too, or other code of the test."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pytest_amp.cases import Case
 from pytest_amp.devices import find_device
 from pytest_amp.failure import AmpFailure, AmpUsageError
 from pytest_amp.numerics import Conditions
-from pytest_amp.numerics.running import ToldOf, ToldOfFunction
+from pytest_amp.numerics.running import ErrorsOfCase, ErrorsOfFunction
 from pytest_amp.numerics.step import DoesNotRun
 from pytest_amp.precision import BF16
 from pytest_amp.torch_private import PrivateApiGone
@@ -39,7 +39,7 @@ ERRORS = [RuntimeError, ValueError, KeyError, AssertionError]
 def test_case_that_does_not_run_in_float32_is_a_failure_of_its_own(kind: type[Exception]) -> None:
     with (
         pytest.raises(DoesNotRun, match="it does not run in float32, without autocast") as raised,
-        ToldOf(case((True, False)), WHERE),
+        ErrorsOfCase(case((True, False)), WHERE),
     ):
         raise kind("of the check")
     labels = [line.split()[0] for line in str(raised.value).splitlines()]
@@ -49,13 +49,13 @@ def test_case_that_does_not_run_in_float32_is_a_failure_of_its_own(kind: type[Ex
 
 @pytest.mark.parametrize("kind", ERRORS)
 def test_case_that_does_not_run_under_autocast_is_a_failure(kind: type[Exception]) -> None:
-    with pytest.raises(AmpFailure, match="it does not run under autocast"), ToldOf(case((True,)), WHERE):
+    with pytest.raises(AmpFailure, match="it does not run under autocast"), ErrorsOfCase(case((True,)), WHERE):
         raise kind("of the check")
 
 
 @pytest.mark.parametrize("kind", ERRORS)
 def test_error_of_the_check_itself_goes_on(kind: type[Exception]) -> None:
-    with pytest.raises(kind, match="of the check"), ToldOf(case(()), WHERE):
+    with pytest.raises(kind, match="of the check"), ErrorsOfCase(case(()), WHERE):
         raise kind("of the check")
 
 
@@ -82,13 +82,13 @@ class Unprintable(Exception):  # the name of a project's error
     ids=["runtime", "key", "assertion", "unprintable"],
 )
 def test_error_of_a_tests_code_beside_the_case_is_a_failure(error: Exception, words: str) -> None:
-    with pytest.raises(AmpFailure, match=words) as raised, ToldOf(case(()), WHERE):
+    with pytest.raises(AmpFailure, match=words) as raised, ErrorsOfCase(case(()), WHERE):
         raises(error)
     assert f"it: code that the check calls raised {type(error).__name__}" in str(raised.value)
 
 
 def test_error_that_a_library_raises_names_the_projects_line_too() -> None:
-    with pytest.raises(AmpFailure, match=r"\(version.py:\d+, called at test_running.py:\d+\)"), ToldOfFunction("it"):
+    with pytest.raises(AmpFailure, match=r"\(version.py:\d+, called at test_running.py:\d+\)"), ErrorsOfFunction("it"):
         pytest.importorskip("packaging.version").Version("no version")
 
 
@@ -109,8 +109,10 @@ def test_error_that_a_library_raises_names_the_projects_line_too() -> None:
     ],
     ids=lambda error: type(error).__name__,
 )
-@pytest.mark.parametrize("block", [ToldOf(case((True,)), WHERE), ToldOfFunction("it")], ids=["case", "function"])
-def test_what_is_no_error_of_a_case_goes_on(error: BaseException, block: ToldOf | ToldOfFunction) -> None:
+@pytest.mark.parametrize(
+    "block", [ErrorsOfCase(case((True,)), WHERE), ErrorsOfFunction("it")], ids=["case", "function"]
+)
+def test_what_is_no_error_of_a_case_goes_on(error: BaseException, block: ErrorsOfCase | ErrorsOfFunction) -> None:
     """A step of the case does not run then."""
     with pytest.raises(type(error)) as raised, block:
         raises(error)
@@ -118,5 +120,5 @@ def test_what_is_no_error_of_a_case_goes_on(error: BaseException, block: ToldOf 
 
 
 def test_case_that_runs_within_a_region_only_is_no_fault_of_its_own() -> None:
-    with pytest.raises(RuntimeError, match="of the check"), ToldOf(case((False,)), WHERE):
+    with pytest.raises(RuntimeError, match="of the check"), ErrorsOfCase(case((False,)), WHERE):
         raise RuntimeError("of the check")

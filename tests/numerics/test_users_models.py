@@ -33,7 +33,7 @@ class Answer(NamedTuple):
 
 @dataclass
 class Output:
-    """Output in the style of model libraries: a loss, and values that are no tensors."""
+    """Output in the style of model libraries: a loss, and values that are not tensors."""
 
     loss: Tensor
     logits: Tensor
@@ -112,29 +112,32 @@ def test_a_batch_is_moved_whatever_holds_it() -> None:
     assert batch.scale == 0.5
 
 
-class Beside(nn.Module):
-    """Layer, and a function of its result outside of torch."""
+class LeavesTorch(nn.Module):
+    """Layer, and a function of its result that leaves torch."""
 
-    def __init__(self, what: Callable[[Tensor], Any]) -> None:
+    def __init__(self, function: Callable[[Tensor], Any]) -> None:
         """Take a function of a detached copy."""
         super().__init__()
         self.layer = nn.Linear(16, 16)
-        self.what = what
+        self.function = function
 
     def forward(self, x: Tensor) -> Tensor:
         """Multiply by the function's result."""
         y = self.layer(x)
-        return y * self.what(y.detach())  # type: ignore[no-any-return]
+        return y * self.function(y.detach())  # type: ignore[no-any-return]
 
 
-def beside(what: Callable[[Tensor], Any]) -> Case:
+def case_that_leaves_torch(function: Callable[[Tensor], Any]) -> Case:
     return Case(
-        "beside", partial(Beside, what), lambda: torch.randn(12, 16), lambda model, x: model(x).float().square().mean()
+        "beside",
+        partial(LeavesTorch, function),
+        lambda: torch.randn(12, 16),
+        lambda model, x: model(x).float().square().mean(),
     )
 
 
 @pytest.mark.parametrize(
-    "what",
+    "function",
     [
         lambda y: torch.from_numpy(y.float().numpy() > 0),
         lambda y: float(np.mean(np.abs(y.float().numpy()))),
@@ -145,8 +148,8 @@ def beside(what: Callable[[Tensor], Any]) -> Case:
     ],
     ids=["numpy", "a number of numpy", "list", "item", "branch", "deep copy"],
 )
-def test_values_may_leave_torch(what: Callable[[Tensor], Any]) -> None:
-    assert run(beside(what))["beside/summary.equal"] == 1.0
+def test_values_may_leave_torch(function: Callable[[Tensor], Any]) -> None:
+    assert run(case_that_leaves_torch(function))["beside/summary.equal"] == 1.0
 
 
 def test_numpy_refuses_what_torch_refuses() -> None:
@@ -155,25 +158,25 @@ def test_numpy_refuses_what_torch_refuses() -> None:
             model.layer(x).float().numpy()  # type: ignore[operator]
         return model(x).float().mean()  # type: ignore[no-any-return]
 
-    case = beside(torch.ones_like)
+    case = case_that_leaves_torch(torch.ones_like)
     run(Case("beside", case.build, case.batch, loss))
 
 
 def test_model_that_cannot_be_followed_is_compared_with_manual_casts() -> None:
-    """C++ code that reads the memory of a virtual tensor fails: then there is no prediction."""
-    case = beside(lambda y: torch.utils.dlpack.from_dlpack(torch.utils.dlpack.to_dlpack(y)))  # type: ignore[attr-defined]
+    """There is no prediction if C++ code reads the memory of a virtual tensor, which has none."""
+    case = case_that_leaves_torch(lambda y: torch.utils.dlpack.from_dlpack(torch.utils.dlpack.to_dlpack(y)))  # type: ignore[attr-defined]
     assert run(case)["beside/summary.equal"] == 1.0
-    with pytest.raises(AmpFailure, match=r"is not what manual casts give|is off by"):
+    with pytest.raises(AmpFailure, match=r"differs from manual casts|has an error of"):
         run(case, device=broken("linear", in_eight_bits))
 
 
 def in_eight_bits(original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return the function, with its result slightly off in any precision."""
+    """Call the function and change its result slightly, in any precision."""
     return original(*args, **kwargs) * (1 + 2.0**-8)
 
 
 def test_a_loss_without_a_graph() -> None:
-    case = beside(torch.ones_like)
+    case = case_that_leaves_torch(torch.ones_like)
     with pytest.raises(AmpUsageError, match="the loss of beside depends on nothing that requires a gradient"):
         run(Case("beside", case.build, case.batch, lambda model, x: model(x).detach().float().mean()))
 
@@ -214,7 +217,7 @@ TRANSFORMS: dict[str, Callable[[Callable[[Tensor], Tensor], Tensor], Tensor]] = 
 @pytest.mark.parametrize("precision", [BF16, FP16], ids=lambda precision: precision.name)
 @pytest.mark.parametrize("name", TRANSFORMS)
 def test_transforms_within_a_model(name: str, precision: Precision) -> None:
-    """A transform of torch.func wraps weights, which are no leaves: autocast's cache does not keep them."""
+    """Transforms of torch.func wrap weights; the wrappers are not leaves, so that autocast does not cache them."""
     case = Case(
         "transformed",
         partial(Transformed, TRANSFORMS[name]),
@@ -262,7 +265,7 @@ def test_a_script_is_named() -> None:
         return nn.Sequential(nn.Linear(16, 16), torch.jit.script(nn.Linear(16, 16)))
 
     case = Case("script", build, lambda: torch.randn(12, 16), lambda model, x: model(x).float().square().mean())
-    with pytest.raises(AmpUsageError, match=r"case script: 1 is a script, whose operators nobody sees"):
+    with pytest.raises(AmpUsageError, match=r"case script: 1 is a script, whose operators cannot be recorded"):
         run(case)
     copied = case.realise().on("cpu").model
     torch.autograd.backward(copied(torch.randn(12, 16)).sum())

@@ -19,10 +19,14 @@ from tests.project import INSTALLED, ROOT
 #: Files of the packages in git, except those that only a checkout needs.
 SOURCES = sorted(
     path.relative_to(ROOT).as_posix()
-    for folder in ("pytest_amp", "suites")
+    for folder in ("pytest_amp", "suites", "docs/findings")
     for path in (ROOT / folder).rglob("*")
     if path.is_file() and "__pycache__" not in path.parts and path.suffix != ".pyc"
 )
+
+
+def _in_the_package(folder: re.Match[str]) -> str:
+    return f"pytest_amp/{folder[1].removeprefix('docs/')}/"
 
 
 LOADED = () if INSTALLED else ("-p", "pytest_amp.plugin")
@@ -34,10 +38,15 @@ def _names(wheel: Path) -> list[str]:
 
 
 def test_every_file_of_the_packages_is_in_the_wheel_and_nothing_else(wheel: Path) -> None:
-    expected = {re.sub("^suites/", "pytest_amp/suites/", name) for name in SOURCES}
+    expected = {re.sub("^(suites|docs/findings)/", _in_the_package, name) for name in SOURCES}
     names = {name for name in _names(wheel) if ".dist-info/" not in name}
     assert names == expected
-    assert {"pytest_amp/py.typed", "pytest_amp/rules/spec.toml", "pytest_amp/suites/README.md"} <= names
+    assert {
+        "pytest_amp/py.typed",
+        "pytest_amp/findings/low-norm.md",
+        "pytest_amp/rules/spec.toml",
+        "pytest_amp/suites/README.md",
+    } <= names
 
 
 def test_wheel_needs_nothing_of_the_checkout() -> None:
@@ -151,6 +160,7 @@ def test_the_command_of_the_wheel(program: str, unpacked: Path, tmp_path: Path) 
     command = [str(unpacked / "bin" / program)] if program == "pytest-amp" else [sys.executable, "-m", "pytest_amp"]
     for arguments, output in (
         (["rules", "softmax.int", "--device=cuda"], "fp32_set_opt_dtype"),
+        (["finding", "low-norm"], "# `low-norm`: "),
         (["doctor"], "  pytest --pyargs pytest_amp.suites: "),
     ):
         done = _called([*command, *arguments], unpacked, tmp_path)
@@ -161,7 +171,7 @@ def test_the_command_of_the_wheel(program: str, unpacked: Path, tmp_path: Path) 
 def test_every_command_is_in_the_wheel(unpacked: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pytest_amp"]
     names = re.findall(r"^ {4}(\w+)", _called([*command, "--help"], unpacked, tmp_path).stdout, re.MULTILINE)
-    assert {"init", "rules", "show", "diff", "doctor", "calibrate", "bisect"} <= {*names}
+    assert {"init", "finding", "rules", "show", "diff", "doctor", "calibrate", "bisect"} <= {*names}
     for name in names:
         done = _called([*command, name, "--help"], unpacked, tmp_path)
         assert (done.returncode, done.stderr) == (0, "")

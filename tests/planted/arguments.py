@@ -63,6 +63,7 @@ def index_put_loses_duplicates() -> None:
 @defect(
     "The CPU's softmax of 16-bit images over their channels has two bits of precision",
     caught_by="kernels/test_arguments.py::test_operator_with_arguments[cpu-bf16-softmax of channels]",
+    not_on_cuda="its autocast makes it float32: no 16-bit image reaches the kernel",
 )
 def channels_softmax_rounded() -> None:
     def softmax(x: torch.Tensor, dim: int, half_to_float: bool) -> torch.Tensor:
@@ -205,6 +206,7 @@ def other_direction_reads_forward() -> None:
 @defect(
     "The backward pass of a bidirectional nn.RNN drops a step if its rows and units fill whole tiles",
     caught_by="gradients/test_layer_arguments.py::test_layer_with_arguments[cpu-bf16-RNN, both ways, of whole tiles]",
+    not_on_cuda="cuDNN itself has this fault, for the same sizes: an expected failure",
 )
 def other_direction_forgets_a_step() -> None:
     def without_the_first(gradient: torch.Tensor) -> torch.Tensor:

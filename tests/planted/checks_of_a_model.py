@@ -23,6 +23,26 @@ def statistics_are_not_looked_at() -> None:
 
 
 @defect(
+    "The linter passes over differences from a low-precision mean whose squares are float32, as on CUDA",
+    caught_by="tests/lint/test_cuda_rules.py::test_form_is_found_if_it_is_wrong_on_cuda[layer norm-bf16]",
+)
+def variances_are_not_looked_at() -> None:
+    from pytest_amp.lint import arithmetic_rules
+
+    swap(arithmetic_rules, "_differences", _nothing)
+
+
+@defect(
+    "The linter passes over low-precision squares whose sum is float32, as on CUDA",
+    caught_by="tests/lint/test_cuda_rules.py::test_form_is_found_if_it_is_wrong_on_cuda[root of a sum of squares-bf16]",
+)
+def low_squares_are_not_looked_at() -> None:
+    from pytest_amp.lint import arithmetic_rules
+
+    swap(arithmetic_rules, "_low_squares", _nothing)
+
+
+@defect(
     "The linter passes over exponentials and their sum",
     caught_by="tests/lint/test_arithmetic.py::test_wrong_form_is_found[softmax-",
 )
@@ -333,6 +353,16 @@ def first_gradients_are_not_compared() -> None:
     from pytest_amp.training import comparison as check
 
     swap(check, "_check_gradients", lambda *_: None)
+
+
+@defect(
+    "A training does not look for gradients that are added to those of a step in the same iteration",
+    caught_by="tests/training/test_accumulation.py::test_step_for_each_part_of_an_accumulated_gradient_is_named[bf16]",
+)
+def gradients_of_a_step_are_not_looked_at() -> None:
+    from pytest_amp.scaler import accumulation
+
+    swap(accumulation._Accumulation, "before_step", lambda *_: None)
 
 
 @defect(

@@ -54,6 +54,7 @@ def dynamic_code_keeps_its_first_region() -> None:
         "compile/test_ambient.py::"
         "test_what_was_compiled_for_one_dtype_is_not_taken_for_another[cpu-bf16-recompiled-inductor]"
     ),
+    since="2.13",  # earlier releases have this fault: an expected failure
 )
 def cached_graphs_forget_their_dtype() -> None:
     cache: Any = importlib.import_module("torch._functorch._aot_autograd.autograd_cache")

@@ -143,6 +143,7 @@ def fused_sums_forget_their_dtype() -> None:
 @defect(
     "The option ``emulate_precision_casts`` of ``torch.compile`` has no effect",
     caught_by="compile/test_precision_casts.py::test_a_round_trip_by_hand_rounds[cpu-bf16-emulated]",
+    since="2.13",  # in earlier releases the option does not keep the round trip: an expected failure
 )
 def compile_forgets_precision_casts() -> None:
     def compile_without(real: Any, model: Any = None, **keywords: Any) -> Any:
@@ -208,7 +209,7 @@ def dynamic_programs_leave_the_region() -> None:
 
 
 @defect(
-    "Gradients that enter an exported program with dynamic shapes are rounded to bf16",
+    "Gradients that enter an exported program with dynamic shapes have two bits of precision",
     caught_by="compile/test_export.py::test_a_program_with_dynamic_shapes_is_trained_in_its_regions[cpu-bf16]",
 )
 def programs_round_their_gradients() -> None:
@@ -220,7 +221,7 @@ def programs_round_their_gradients() -> None:
             outputs = forward(*inputs)
             for output in outputs:
                 if program.range_constraints and output.requires_grad:
-                    output.register_hook(lambda gradient: gradient.to(torch.bfloat16).to(gradient.dtype))
+                    output.register_hook(lambda gradient: rounded(gradient, torch.float8_e5m2))
             return outputs
 
         module.forward = call

@@ -14,6 +14,16 @@ from tests.planted.kernels import DEVICE, LOW, Overridden, let_through, override
 from tests.planted.table import defect, swap
 
 
+def _operators_of_torchs_tests() -> list[Any]:
+    """Return the list of operators in torch's own tests, without ``expecttest`` if it is not installed."""
+    from pytest_amp.torch_private.testing import expecttest_or_stand_in
+
+    with expecttest_or_stand_in():
+        from torch.testing._internal.common_methods_invocations import op_db
+    operators: list[Any] = op_db
+    return operators
+
+
 @defect(
     "layer_norm runs in the autocast dtype",
     caught_by="rules/test_registered.py::test_rule[fake-cuda-bf16-layer_norm]",
@@ -129,7 +139,7 @@ def logaddexp_asks_autocast() -> None:
         result = torch.log1p(torch.exp(y - x)) + x
         return result.to(torch.get_autocast_dtype(DEVICE)) if torch.is_autocast_enabled(DEVICE) else result
 
-    register("logaddexp", logaddexp, "AutogradCPU")
+    register("logaddexp", logaddexp, f"Autograd{DEVICE.upper()}")
 
 
 @defect(
@@ -172,6 +182,7 @@ def softsign_promotes() -> None:
 @defect(
     "linear_cross_entropy of probabilities returns the dtype of its input under autocast",
     caught_by="fingerprint/test_dtypes.py::test_every_entry_returns_the_known_dtypes[cpu-bf16-functional.l-m]",
+    since="2.13",  # the function is new
 )
 def linear_cross_entropy_is_low_for_some() -> None:
     def linear_cross_entropy(
@@ -222,7 +233,7 @@ def nanmean_ends_its_process() -> None:
     def die(_call: Overridden) -> None:
         os.kill(os.getpid(), signal.SIGSEGV)
 
-    override("nanmean", die, device_types=["cpu"])
+    override("nanmean", die, [DEVICE])
 
 
 @defect(
@@ -230,8 +241,7 @@ def nanmean_ends_its_process() -> None:
     caught_by="fingerprint/test_dtypes.py::test_no_entry_is_new_or_gone[cpu-bf16]",
 )
 def addr_left_torchs_tests() -> None:
-    from torch.testing._internal.common_methods_invocations import op_db
-
+    op_db = _operators_of_torchs_tests()
     op_db[:] = [info for info in op_db if info.name != "addr"]
 
 
@@ -240,8 +250,7 @@ def addr_left_torchs_tests() -> None:
     caught_by="fingerprint/test_dtypes.py::test_no_entry_is_new_or_gone[cpu-bf16]",
 )
 def torchs_tests_know_another() -> None:
-    from torch.testing._internal.common_methods_invocations import op_db
-
+    op_db = _operators_of_torchs_tests()
     added = copy.copy(next(info for info in op_db if info.name == "addr"))
     added.name = "addr_of_tomorrow"
     op_db.append(added)

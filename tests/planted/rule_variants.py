@@ -34,9 +34,9 @@ def methods_leave_the_region() -> None:
     def outside(before: Any, when: Callable[..., bool] = lambda *_: True) -> Any:
         def run(*args: Any, **kwargs: Any) -> Any:
             with torch.autocast(
-                "cpu",
-                enabled=torch.is_autocast_enabled("cpu") and not when(*args),
-                dtype=torch.get_autocast_dtype("cpu"),
+                DEVICE,
+                enabled=torch.is_autocast_enabled(DEVICE) and not when(*args),
+                dtype=torch.get_autocast_dtype(DEVICE),
             ):
                 return before(*args, **kwargs)
 
@@ -119,6 +119,36 @@ def grouped_attention_forgets_scale() -> None:
 
 
 @defect(
+    "Attention in a region falls back to the formula if the selected back end has no kernel",
+    caught_by="rules/test_attention.py::test_attention_is_cast[cpu-bf16-flash-dropout-float32",
+)
+def attention_falls_back_in_a_region() -> None:
+    def attend(call: Overridden) -> Any:
+        cast = call.cast(call.low)
+        try:
+            return cast.run()
+        except RuntimeError:
+            with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+                return cast.run()
+
+    override("scaled_dot_product_attention", attend, [DEVICE])
+
+
+@defect(
+    "Attention in a region refuses grouped queries, as if its back end had no kernel",
+    caught_by="rules/test_attention.py::test_attention_is_cast[cpu-bf16-math-gqa-mixed",
+)
+def attention_refuses_grouped_queries_in_a_region() -> None:
+    def attend(call: Overridden) -> Any:
+        cast = call.cast(call.low)
+        if cast.kwargs.get("enable_gqa"):
+            raise RuntimeError("No available kernel. Aborting execution.")
+        return cast.run()
+
+    override("scaled_dot_product_attention", attend, [DEVICE])
+
+
+@defect(
     "MultiheadAttention with ``kdim`` computes below autocast",
     caught_by="rules/test_attention.py::test_multihead_attention_of_any_width_is_low[cpu-bf16-kdim-eval-fused",
 )
@@ -154,7 +184,7 @@ def joins_into_a_tensor_are_rounded() -> None:
         if out is None:
             return original(tensors, dim)
         original(tensors, dim, out=out)
-        return out.copy_(out.bfloat16()) if torch.is_autocast_enabled("cpu") else out
+        return out.copy_(out.bfloat16()) if torch.is_autocast_enabled(DEVICE) else out
 
     original = swap(torch, "cat", rounded)
 

@@ -23,6 +23,7 @@ def binary_cross_entropy_low_precision() -> None:
 @defect(
     "A plugin of pytest reports every test as run without calling it",
     caught_by="rules/test_banned.py::test_it_runs_in_float32_on_the_cpu[cpu-bf16]",
+    caught_on_cuda_by="rules/test_banned.py::test_it_is_refused_with_the_name_of_the_alternative[cuda-bf16]",
 )
 def nobody_calls_the_tests() -> object:
     class Plugin:
@@ -177,8 +178,9 @@ def layer_norm_in_inference_is_low() -> None:
 def softmax_in_low_steps() -> None:
     def softmax(call: Overridden) -> Any:
         x, dim = call.cast(call.low).args[:2]
-        weights = (x - x.amax(dim, keepdim=True)).exp()
-        return weights / weights.sum(dim, keepdim=True)
+        with torch._C._DisableAutocast():  # CUDA's autocast casts exp and sum to float32
+            weights = (x - x.amax(dim, keepdim=True)).exp()
+            return weights / weights.sum(dim, keepdim=True)
 
     override("softmax.int", softmax)
 
@@ -186,6 +188,7 @@ def softmax_in_low_steps() -> None:
 @defect(
     'On a CPU ``fft_rfft`` under autocast does not cast its input if ``norm="ortho"``',
     caught_by="rules/test_hand_cast.py::test_does_what_casting_by_hand_does[cpu-bf16-fft_rfft]",
+    not_on_cuda="CUDA has no rule for it",
 )
 def orthonormal_transforms_stay_low() -> None:
     def rfft(call: Overridden) -> object:
@@ -198,6 +201,7 @@ def orthonormal_transforms_stay_low() -> None:
 @defect(
     'A dilated conv1d with ``padding="same"`` is not cast; with either alone it is',
     caught_by="rules/test_hand_cast.py::test_does_what_casting_by_hand_does[cpu-bf16-conv1d.padding]",
+    not_on_cuda="CUDA has no rule for it",
 )
 def same_padding_of_dilated_rows_is_wide() -> None:
     def convolve(call: Overridden) -> Any:
@@ -216,12 +220,13 @@ def baddbmm_of_no_product_is_wide() -> None:
     def baddbmm(call: Overridden) -> Any:
         return (call if call.kwargs.get("alpha", 1) == 0 else call.cast(call.low)).run()
 
-    override("baddbmm", baddbmm, device_types=["cpu"])
+    override("baddbmm", baddbmm, [DEVICE])
 
 
 @defect(
     "On a CPU a reduced singular value decomposition rounds its argument, and returns float32",
     caught_by="rules/test_hand_cast.py::test_does_what_casting_by_hand_does[cpu-bf16-linalg_svd]",
+    not_on_cuda="CUDA has no rule for it",
 )
 def reduced_decompositions_are_rounded() -> None:
     def svd(call: Overridden) -> Any:
@@ -232,15 +237,16 @@ def reduced_decompositions_are_rounded() -> None:
 
 
 @defect(
-    "On a CPU ``cat`` under autocast ignores the dtype of empty tensors",
+    "``cat`` under autocast ignores the dtype of empty tensors",
     caught_by="rules/test_hand_cast.py::test_does_what_casting_by_hand_does[cpu-bf16-cat]",
+    caught_on_cuda_by="rules/test_joins.py::test_a_join_is_as_wide_as_its_widest[cuda-bf16-cat, the first empty]",
 )
 def empty_tensors_do_not_promote() -> None:
     def cat(call: Overridden) -> Any:
         dtypes = {tensor.dtype for tensor in call.floats() if tensor.numel()}
         return call.cast(torch.float32 if torch.float32 in dtypes else call.low).run()
 
-    override("cat", cat, device_types=["cpu"])
+    override("cat", cat, [DEVICE])
 
 
 @defect(
@@ -289,8 +295,9 @@ def products_of_int32_are_low() -> None:
 
 
 @defect(
-    "On a CPU ``cat`` under autocast casts float64 to float32 beside a low-precision tensor",
+    "``cat`` under autocast casts float64 to float32 beside a low-precision tensor",
     caught_by="rules/test_left_alone.py::test_other_dtypes_and_other_devices[cpu-bf16-cat]",
+    caught_on_cuda_by="rules/test_joins.py::test_a_join_is_as_wide_as_its_widest[cuda-bf16-cat]",
 )
 def cat_narrows_float64() -> None:
     def cat(call: Overridden) -> Any:
@@ -299,7 +306,7 @@ def cat_narrows_float64() -> None:
             return call.cast(torch.float32, every=True).run()
         return call.cast(torch.float32 if torch.float32 in dtypes else call.low).run()
 
-    override("cat", cat, device_types=["cpu"])
+    override("cat", cat, [DEVICE])
 
 
 @defect(

@@ -36,7 +36,8 @@ class Defect:
     ``caught_by`` is the id of the test that must fail, relative to ``suites/`` unless it begins with ``tests/``. An id
     without its closing bracket matches every test whose id starts with it. ``options`` are additional arguments of
     pytest, including the tier that the family needs. ``caught_on_cuda_by`` is the test that fails on CUDA, if it is a
-    different one, and ``not_on_cuda`` the reason why the defect cannot occur on CUDA.
+    different one, and ``not_on_cuda`` the reason why the defect cannot occur on CUDA. ``since`` is the first release of
+    torch on which the test can fail for this defect: an earlier one has the fault itself, or lacks what is broken.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Defect:
     options: tuple[str, ...] = ()
     caught_on_cuda_by: str = ""
     not_on_cuda: str = ""
+    since: str = ""
 
     @property
     def test(self) -> str:
@@ -70,12 +72,23 @@ class Defect:
         return target[2] if target else "bf16"
 
     def test_on(self, device: str) -> str | None:
-        """Return the test's id on ``device``, relative to the root; None if the defect cannot occur there."""
-        if device == "cuda" and self.not_on_cuda:
+        """Return the test's id on ``device``, relative to the root; None if it has none there (see ``unfit``)."""
+        if self.unfit(device) is not None:
             return None
         if device == "cuda" and self.caught_on_cuda_by:
             return f"suites/{self.caught_on_cuda_by}"
         return self.test.replace("[cpu-", f"[{device}-")
+
+    def unfit(self, device: str) -> str | None:
+        """Return why the defect has no test on ``device``; None if it has one.
+
+        The test of a CPU runs on every device. That of any other device, fake or real, runs on that device alone.
+        """
+        if device == "cuda" and self.not_on_cuda:
+            return self.not_on_cuda
+        if (device == "cuda" and self.caught_on_cuda_by) or self.device in ("cpu", device):
+            return None
+        return f"its test runs on {self.device}"
 
     @property
     def is_recorded(self) -> bool:
@@ -91,7 +104,13 @@ class Defect:
 
 
 def defect(
-    breaks: str, *, caught_by: str, options: tuple[str, ...] = (), caught_on_cuda_by: str = "", not_on_cuda: str = ""
+    breaks: str,
+    *,
+    caught_by: str,
+    options: tuple[str, ...] = (),
+    caught_on_cuda_by: str = "",
+    not_on_cuda: str = "",
+    since: str = "",
 ) -> Callable[[Callable[[], object]], Callable[[], object]]:
     """Add a function to the table, under its own name; calling it plants the defect. See ``Defect``.
 
@@ -104,7 +123,7 @@ def defect(
             raise ValueError(f"two planted defects are named {name}")
         tier = LONG_FAMILIES.get(caught_by.partition("/")[0])
         needed = options if tier is None else (*options, tier)
-        _defects[name] = Defect(name, breaks, caught_by, plant, needed, caught_on_cuda_by, not_on_cuda)
+        _defects[name] = Defect(name, breaks, caught_by, plant, needed, caught_on_cuda_by, not_on_cuda, since)
         return plant
 
     return add

@@ -82,7 +82,7 @@ def forward_mode_outside_the_region() -> None:
 def functional_jvp_leaves_the_region() -> None:
     def outside(before: Any) -> Any:
         def run(*args: Any, **kwargs: Any) -> Any:
-            with torch.autocast("cpu", enabled=False):
+            with torch.autocast(DEVICE, enabled=False):
                 return before(*args, **kwargs)
 
         return run
@@ -102,7 +102,7 @@ def chunks_leave_the_region() -> None:
         mapped = original(function, *arguments, chunk_size=chunk_size, **keywords)
 
         def outside(*inputs: Any, **more: Any) -> Any:
-            with torch.autocast("cpu", enabled=False):
+            with torch.autocast(DEVICE, enabled=False):
                 return mapped(*inputs, **more)
 
         return mapped if chunk_size is None else outside
@@ -177,6 +177,8 @@ def loaded_scripts_leave_the_region() -> None:
 @defect(
     "A product of a sparse matrix under autocast has three bits of precision",
     caught_by="semantics/test_tensor_kinds.py::test_products_of_sparse_matrices[cpu-bf16-mm-coo",
+    # Products of COO matrices are an expected failure on CUDA.
+    caught_on_cuda_by="semantics/test_tensor_kinds.py::test_products_of_sparse_matrices[cuda-bf16-mm-csr]",
 )
 def sparse_products_are_rounded() -> None:
     def mm(call: Overridden) -> Any:
@@ -251,7 +253,7 @@ def nested_tensors_stay_wide() -> None:
 
 
 @defect(
-    "conv2d on a CPU ignores the memory format of its weight",
+    "conv2d ignores the memory format of its weight",
     caught_by=(
         "semantics/test_tensor_kinds.py::"
         "test_the_memory_format_is_that_of_casts_by_hand[cpu-bf16-conv, weight channels last-contiguous]"
@@ -264,7 +266,7 @@ def layouts_of_weights_are_forgotten() -> None:
         last = weight.is_contiguous(memory_format=torch.channels_last) and not weight.is_contiguous()
         return result.contiguous() if last else result
 
-    override("conv2d", convolve, device_types=["cpu"])
+    override("conv2d", convolve, [DEVICE])
 
 
 @defect(

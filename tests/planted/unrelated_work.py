@@ -21,12 +21,12 @@ from tests.planted.table import defect, swap
 )
 def profiling_leaves_the_region() -> None:
     def profiled(self: Any) -> Any:
-        self.region = torch.is_autocast_enabled("cpu")
-        torch.set_autocast_enabled("cpu", False)
+        self.region = torch.is_autocast_enabled(DEVICE)
+        torch.set_autocast_enabled(DEVICE, False)
         return original_enter(self)
 
     def restored(self: Any, *raised: Any) -> Any:
-        torch.set_autocast_enabled("cpu", self.region)
+        torch.set_autocast_enabled(DEVICE, self.region)
         return original_exit(self, *raised)
 
     original_enter = swap(torch.profiler.profile, "__enter__", profiled)
@@ -40,9 +40,9 @@ def profiling_leaves_the_region() -> None:
 def layers_made_in_a_region_are_low() -> None:
     def initialise(tensor: torch.Tensor, *arguments: Any, **keywords: Any) -> Any:
         result = original(tensor, *arguments, **keywords)
-        if torch.is_autocast_enabled(tensor.device.type):
+        if torch.is_autocast_enabled(DEVICE):
             with torch.no_grad():
-                tensor.copy_(tensor.to(torch.get_autocast_dtype(tensor.device.type)))
+                tensor.copy_(tensor.to(torch.get_autocast_dtype(DEVICE)))
         return result
 
     original = swap(torch.nn.init, "kaiming_uniform_", initialise)
@@ -71,8 +71,8 @@ def new_tensors_are_rounded() -> None:
     def rounding(function: Any) -> Any:
         def make(*args: Any, **kwargs: Any) -> torch.Tensor:
             result: torch.Tensor = function(*args, **kwargs)
-            if torch.is_autocast_enabled("cpu") and result.dtype is torch.float32:
-                result = result.to(torch.get_autocast_dtype("cpu")).float()
+            if torch.is_autocast_enabled(DEVICE) and result.dtype is torch.float32:
+                result = result.to(torch.get_autocast_dtype(DEVICE)).float()
             return result
 
         return make
@@ -89,7 +89,7 @@ def sums_take_the_low_dtype() -> None:
     def add(self: torch.Tensor, other: Any) -> Any:
         result = original(self, other)
         low = isinstance(other, torch.Tensor) and other.dtype in (torch.bfloat16, torch.float16)
-        return result.to(other.dtype) if low and torch.is_autocast_enabled("cpu") else result
+        return result.to(other.dtype) if low and torch.is_autocast_enabled(DEVICE) else result
 
     original = swap(torch.Tensor, "__add__", add)
 
@@ -102,13 +102,13 @@ def function_modes_leave_the_region() -> None:
     from torch.overrides import TorchFunctionMode
 
     def entered(self: Any) -> Any:
-        self.was_enabled = torch.is_autocast_enabled("cpu")
-        torch.set_autocast_enabled("cpu", False)
+        self.was_enabled = torch.is_autocast_enabled(DEVICE)
+        torch.set_autocast_enabled(DEVICE, False)
         return original_enter(self)
 
     def left(self: Any, *exception: Any) -> Any:
         result = original_exit(self, *exception)
-        torch.set_autocast_enabled("cpu", self.was_enabled)
+        torch.set_autocast_enabled(DEVICE, self.was_enabled)
         return result
 
     original_enter = swap(TorchFunctionMode, "__enter__", entered)
@@ -139,7 +139,7 @@ def deterministic_products_stay_wide() -> None:
 def optimizers_of_a_region_round_their_state() -> None:
     def noting(self: Any, *args: Any, **kwargs: Any) -> None:
         original_init(self, *args, **kwargs)
-        self.made_in_a_region = torch.is_autocast_enabled("cpu")
+        self.made_in_a_region = torch.is_autocast_enabled(DEVICE)
 
     def rounding(self: Any, *args: Any, **kwargs: Any) -> Any:
         result = original_step(self, *args, **kwargs)
@@ -160,7 +160,7 @@ def optimizers_of_a_region_round_their_state() -> None:
 def masks_of_a_region_are_low() -> None:
     def low(*args: Any, **kwargs: Any) -> Any:
         mask = original(*args, **kwargs)
-        return mask.to(torch.get_autocast_dtype("cpu")) if torch.is_autocast_enabled("cpu") else mask
+        return mask.to(torch.get_autocast_dtype(DEVICE)) if torch.is_autocast_enabled(DEVICE) else mask
 
     original = swap(torch.nn.Transformer, "generate_square_subsequent_mask", staticmethod(low))
 

@@ -22,8 +22,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--require-libraries",
         action="store_true",
-        help="fail, rather than skip, real models whose library is not installed",
+        help="fail, rather than skip, real models whose library is not installed, or too old",
     )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Expect the faults of torch in ``known.toml``, unless the command names another file."""
+    if config.getoption("amp_known", default=None) is None:
+        config.option.amp_known = str(FOLDER / "known.toml")
 
 
 class LeftOut(pytest.Module):
@@ -44,9 +51,9 @@ def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> 
 
 @pytest.fixture
 def model(row: RealModel, request: pytest.FixtureRequest) -> RealModel:
-    """Return the row of the table; skip by name if its library is not installed."""
+    """Return the row of the table; skip by name if its library is not installed, or too old."""
     if row.missing is not None:
-        message = f"{row.name}: {row.missing} is not installed"
+        message = f"{row.name}: {row.missing}"
         if request.config.getoption("--require-libraries", default=False):
             pytest.fail(message, pytrace=False)
         pytest.skip(message)

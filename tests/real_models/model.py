@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from importlib import metadata
 from importlib.util import find_spec
 from typing import Any, Literal, TypeAlias
 
 import torch
+from packaging.version import Version
 from torch import Tensor, nn
 
 #: Name of the library that is this project's own torch: such a model is never skipped.
@@ -22,7 +24,8 @@ Width: TypeAlias = Literal["low", "float32"]
 class RealModel:
     """A model at a tiny size, with random weights.
 
-    ``library`` is the package that ``build`` imports, ``also`` another one that this needs. ``shows`` names what
+    ``library`` is the package that ``build`` imports, ``since`` its first release that has the model, if a later one
+    than the others need, and ``also`` another package that the library needs. ``shows`` names what
     is special about the model, for the table in docs/lab/real-models.md. ``build``, ``batch`` and ``loss`` are those
     of ``amp.case``. ``steps`` of AdamW with a learning rate of ``rate`` move the loss by more than what it draws
     does. ``dtypes`` maps module paths to the widths of their outputs. ``selected`` models are compiled
@@ -40,11 +43,17 @@ class RealModel:
     dtypes: Mapping[str, Width] = field(default_factory=dict)
     selected: bool = False
     also: str = TORCH
+    since: str | None = None
 
     @property
     def missing(self) -> str | None:
-        """Name of the library that is not installed, if one is not; none is imported."""
-        return next((name for name in (self.library, self.also) if find_spec(name) is None), None)
+        """Reason for which the model cannot be built: a library that is not installed, or too old; none is imported."""
+        for name in (self.library, self.also):
+            if find_spec(name) is None:
+                return f"{name} is not installed"
+        if self.since is not None and Version(installed := metadata.version(self.library)) < Version(self.since):
+            return f"{self.library} {installed} is installed, and the model needs {self.since} or later"
+        return None
 
 
 def called_with_batch(model: nn.Module, batch: Batch) -> Any:

@@ -173,8 +173,9 @@ MODELS = (
     ),
     _of_timm(
         name="maxvit",
-        shows="attention in blocks and on grids beside convolutions with BatchNorm",
+        shows="attention in blocks and on grids, and convolutions with BatchNorm",
         build=_timm("test_maxvit", img_size=64),
         batch=_pictures(64, rows=6),
+        since="1.0.31",
     ),
 )

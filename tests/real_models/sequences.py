@@ -139,7 +139,7 @@ class ExpertLanguageModel(nn.Module):
 
 
 class FactorisationMachine(nn.Module):
-    """Products of all pairs of embedded fields by one identity, and a network beside them (DeepFM)."""
+    """Products of all pairs of embedded fields by one identity, and a parallel network (DeepFM)."""
 
     def __init__(self) -> None:
         """Create embeddings for six fields, and for a bag of words of any length."""

@@ -37,7 +37,7 @@ class Result:
 
 
 def results(path: Path) -> list[Result]:
-    """Return the results in a JUnit file; tests that are no checks of models are left out."""
+    """Return the results in a JUnit file; tests that are not checks of models are left out."""
     rows = []
     for case in ET.parse(path).iter("testcase"):  # noqa: S314  # pytest wrote it
         match = NAME.fullmatch(case.get("name", ""))

@@ -15,7 +15,7 @@ from tests.real_models.registry import MODELS
 #: A planted defect, and two models that use the broken part.
 DEFECTS = {
     "layer_norm_low_precision": ("opt", "electra"),
-    "softmax_in_low_steps": ("deberta", "bloom"),
+    "softmax_in_low_steps": ("speecht5", "bloom"),
     "attention_goes_back_with_another_scale": ("opt", "electra"),
     "linear_bias_gets_no_gradient": ("opt", "electra"),
     "low_dropout_scales_by_too_much": ("opt", "electra"),
@@ -27,7 +27,7 @@ PAIRS = [(defect, model) for defect, models in DEFECTS.items() for model in mode
 def test_planted_defect_is_red_in_a_real_model(defect: str, model: str, request: pytest.FixtureRequest) -> None:
     row = next(row for row in MODELS if row.name == model)
     if row.missing is not None:
-        pytest.skip(f"{model}: {row.missing} is not installed")
+        pytest.skip(f"{model}: {row.missing}")
     options = [
         f"--amp-{name}={','.join(values)}"
         for name in ("device", "dtype")

@@ -7,10 +7,13 @@ import re
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 import torch
+from packaging.version import Version
 
 from pytest_amp.cases import loss_of
 from tests.project import INSTALLED, ROOT
@@ -26,11 +29,11 @@ CHECK = "tests/real_models/test_checks.py::test_gradients[cpu-bf16-{}]"
 PACKAGES = {"torch-geometric": "torch_geometric"}
 
 
-def _pinned() -> set[str]:
+def _pinned() -> dict[str, str]:
     lines = (FOLDER / "libraries.txt").read_text(encoding="utf-8").splitlines()
     pins = [line.partition("==") for line in lines if not line.startswith("#")]
     assert all(separator and version for _, separator, version in pins)
-    return {PACKAGES.get(name, name) for name, _, _ in pins}
+    return {PACKAGES.get(name, name): version for name, _, version in pins}
 
 
 def test_names_are_unique() -> None:
@@ -38,7 +41,22 @@ def test_names_are_unique() -> None:
 
 
 def test_every_library_is_pinned_and_every_pin_is_used() -> None:
-    assert {name for row in MODELS for name in (row.library, row.also)} - {TORCH} == _pinned()
+    assert {name for row in MODELS for name in (row.library, row.also)} - {TORCH} == _pinned().keys()
+
+
+def test_pins_have_every_model() -> None:
+    pinned, limited = _pinned(), [row for row in MODELS if row.since is not None]
+    assert limited
+    assert [row.name for row in limited if Version(pinned[row.library]) < Version(str(row.since))] == []
+
+
+def test_library_without_the_model_is_named_with_its_release(monkeypatch: pytest.MonkeyPatch) -> None:
+    (row,) = (row for row in MODELS if row.name == "maxvit")
+    row = replace(row, library="packaging")
+    monkeypatch.setattr(metadata, "version", lambda _: "1.0.9")
+    assert row.missing == f"packaging 1.0.9 is installed, and the model needs {row.since} or later"
+    assert replace(row, since="1.0.9").missing is None
+    assert replace(row, since=None).missing is None
 
 
 def test_dependencies_of_the_libraries_do_not_install_torch() -> None:

@@ -1,6 +1,6 @@
 """Stand-ins for torchvision's compiled operators, for a torch of a different build.
 
-torchvision for CUDA does not load its extension beside a torch for CPUs, and its import then ends in "operator
+torchvision for CUDA does not load its extension with a torch for CPUs, and its import then ends in "operator
 torchvision::nms does not exist" (pytorch/vision, ``_meta_registrations.py``).
 """
 

@@ -132,11 +132,8 @@ def test_as_text(files: Files, capsys: pytest.CaptureFixture[str]) -> None:
         "new  torch 2.14.1 (2026-11-28)",
         "     devices.cpu.mkldnn: True -> False",
         "     torch: 2.13.0 -> 2.14.1",
-        "     incomplete: the new run was interrupted, or ended red beyond its tests",
-        (
-            "     not_run: rules: the new run did not run whole the tests of 2 facts of the old record "
-            "(cpu-bf16, xpu-bf16)"
-        ),
+        "     incomplete: the new run was interrupted, or had problems beyond its tests",
+        ("     not_run: rules: the new run did not run all tests of 2 facts of the old record (cpu-bf16, xpu-bf16)"),
         (
             "     errors in the old record and the new record are of one seed: a fixed ratio of 1.5 decides, "
             "whatever their spread"
@@ -189,8 +186,8 @@ def test_as_json(files: Files, capsys: pytest.CaptureFixture[str]) -> None:
         "fixed": 0,
     }
     assert data["gaps"] == {
-        "incomplete": ["the new run was interrupted, or ended red beyond its tests"],
-        "not_run": ["rules: the new run did not run whole the tests of 2 facts of the old record (cpu-bf16, xpu-bf16)"],
+        "incomplete": ["the new run was interrupted, or had problems beyond its tests"],
+        "not_run": ["rules: the new run did not run all tests of 2 facts of the old record (cpu-bf16, xpu-bf16)"],
     }
     assert (data["same"], data["unjudged"], data["not_run"], data["new"]["torch"]) == (2, 1, 2, "2.14.1")
     assert [o["key"] for o in data["observations"]] == [o.key for o in difference(OLD, NEW).observations]

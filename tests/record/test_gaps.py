@@ -34,12 +34,12 @@ GAPS = {
     "one target less": (
         _of(["cpu/bf16", "cpu/fp16"]),
         _of(["cpu/bf16"]),
-        "rules: the new run did not run whole the tests of 2 facts of the old record (cpu-fp16)",
+        "rules: the new run did not run all tests of 2 facts of the old record (cpu-fp16)",
     ),
     "interrupted": (
         _of(["cpu/bf16"]),
         _of(["cpu/bf16"], complete=False),
-        "the new run was interrupted, or ended red beyond its tests",
+        "the new run was interrupted, or had problems beyond its tests",
     ),
     "interrupted before": (_of(["cpu/bf16"], complete=False), _of(["cpu/bf16"]), "the old run was "),
     "only recorded": (

@@ -79,10 +79,7 @@ def test_a_record_without_the_long_tier_did_not_run_the_kernels(path: Path) -> N
     assert actual.observations == ()
     assert actual.gaps == {
         Gap.NOT_RUN: (
-            (
-                f"kernels: the new run did not run whole the tests of {kernels} facts of the old record "
-                "(cpu-bf16, cpu-fp16)"
-            ),
+            (f"kernels: the new run did not run all tests of {kernels} facts of the old record (cpu-bf16, cpu-fp16)"),
         )
     }
 

@@ -1,4 +1,4 @@
-"""Revisions of each family in a record, so that a change of the tests is not taken for a change of torch."""
+"""Revisions of each family in a record, so that a change of the tests is not reported as a change of torch."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def test_an_interval_of_one_value_is_one() -> None:
 
 
 def test_a_file_of_schema_3() -> None:
-    """Schema 3 has errors of one seed, and no column for others."""
+    """Schema 3 has errors of one seed, and no column for further seeds."""
     assert json.loads(OLD.read_text(encoding="utf-8"))["schema"] == 3
     actual = read_record(OLD)
     by_key = actual.by_key()

@@ -101,7 +101,7 @@ from pytest_amp.failure import AmpFailure
 
 def test_it(amp):
     amp.observe("softmax", "low", kind="dtype")
-    raise AmpFailure("softmax is another", label_before="by hand", before="float32", likely="who knows")
+    raise AmpFailure("softmax is another", label_before="manual", before="float32", likely="who knows")
 """
 
 
@@ -116,7 +116,7 @@ def test_failure_has_the_known_reason_in_place_of_a_likely_one(
     reason = f"torch {release[0]}.{release[1]}: softmax is low on purpose (a/b#7)"
     result.stdout.fnmatch_lines([f"  likely    {reason}; {older}", "cause     explained: 1 test on cpu in bf16: *"])
     assert "who knows" not in result.stdout.str()
-    assert "  - by hand: float32" in (project.path / "page.md").read_text(encoding="utf-8")
+    assert "  - manual: float32" in (project.path / "page.md").read_text(encoding="utf-8")
 
 
 def test_mended_fault_is_counted_apart_from_failures(project: Project) -> None:

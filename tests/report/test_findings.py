@@ -41,7 +41,7 @@ def test_each_finding_links_to_its_page_in_html_and_markdown(project: Project) -
     project.write(models=MODELS, test_it=TEST)
     reports = ("--amp-report=md:page.md", "--amp-report=html:page.html")
     result = project.here("--amp-device=cpu", "--amp-dtype=bf16", *reports)
-    result.stdout.fnmatch_lines(["*warning   low-norm at models.py:7 in 1*", "*page      docs/findings/low-norm.md"])
+    result.stdout.fnmatch_lines(["*warning   low-norm at models.py:7 in 1*", "*page      pytest-amp finding low-norm"])
     markdown = (project.path / "page.md").read_text(encoding="utf-8")
     html = (project.path / "page.html").read_text(encoding="utf-8")
     for kind, place in (("low-norm", "at models.py:7 in 1"), ("low-loss", "at models.py:18")):
@@ -56,7 +56,7 @@ def test_findings_are_read_with_and_without_further_lines() -> None:
   error     no-region at loop.py:4
               the training step opens no region
     mend      Call the model inside
-    page      docs/findings/no-region.md
+    page      pytest-amp finding no-region
   warning   low-loss at loss.py:9 in head: the loss is computed in bfloat16: mean
   now       pass: dtypes"""
     assert findings_in(text) == (

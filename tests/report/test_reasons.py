@@ -1,4 +1,4 @@
-"""Known reasons in this package's data are printed beside a change, and no others."""
+"""Known reasons in this package's data are printed with a change, and no others."""
 
 from __future__ import annotations
 
@@ -80,16 +80,16 @@ def test_a_module_has_the_rule_of_its_operator(name: str, operator: str) -> None
 def test_entries_that_came_and_went() -> None:
     """The fingerprint's count names the entries, of its own device and dtype; without data nothing is printed."""
 
-    def beside(name: str, verdict: Verdict, device: str = "cpu") -> Observation:
+    def entry(name: str, verdict: Verdict, device: str = "cpu") -> Observation:
         return changed(f"fingerprint/{device}/bf16/{name}", verdict)
 
-    count = beside("entries", Verdict.CHANGED)
+    count = entry("entries", Verdict.CHANGED)
     moved = [
-        beside("hash_tensor", Verdict.NEW),
-        beside("unbind_copy", Verdict.NEW),
-        beside("linalg.det.singular", Verdict.GONE),
-        beside("mm", Verdict.CHANGED),
-        beside("elsewhere", Verdict.NEW, "fake-mps"),
+        entry("hash_tensor", Verdict.NEW),
+        entry("unbind_copy", Verdict.NEW),
+        entry("linalg.det.singular", Verdict.GONE),
+        entry("mm", Verdict.CHANGED),
+        entry("elsewhere", Verdict.NEW, "fake-mps"),
     ]
     actual = reasons([count, *moved], "2.6.0", "2.9.1")
     assert actual[count.key] == "hash_tensor, unbind_copy came; linalg.det.singular went"

@@ -48,7 +48,7 @@ def test_steps_and_the_whole() -> None:
 
 
 def test_one_record_is_no_history() -> None:
-    with pytest.raises(ValueError, match="1 records are no history"):
+    with pytest.raises(ValueError, match="1 records are not a history"):
         trend(HISTORY[:1])
 
 

@@ -46,7 +46,7 @@ def followed() -> Checked:
     return follow("hand_cast", NAME, CPU, LOW, rule=Rule(RuleName.NONE, "nobody"))
 
 
-def in_turn(*results: Callable[[torch.Tensor], Any]) -> Kernel:
+def sequence(*results: Callable[[torch.Tensor], Any]) -> Kernel:
     """Return a kernel that varies: the second pair of calls of each dtype is compared."""
     upcoming = itertools.cycle(results)
 
@@ -57,7 +57,7 @@ def in_turn(*results: Callable[[torch.Tensor], Any]) -> Kernel:
 
 
 def test_a_result_that_is_written_by_nobody_is_not_compared(define: Defined) -> None:
-    kernel = in_turn(
+    kernel = sequence(
         lambda x: (x * 1, x + 1), lambda x: (x * 1, x + 2), lambda x: (x * 1, x + 3), lambda x: (x * 1, x + 4)
     )
     define(kernel, returns="(Tensor, Tensor)", sample=Sample((torch.ones(3),), undefined=(1,)))
@@ -65,19 +65,19 @@ def test_a_result_that_is_written_by_nobody_is_not_compared(define: Defined) -> 
 
 
 def test_a_result_with_other_bits_is_named_by_its_place(define: Defined) -> None:
-    kernel = in_turn(
+    kernel = sequence(
         lambda x: (x * 1, x + 1), lambda x: (x * 1, x + 1), lambda x: (x * 1, x + 3), lambda x: (x * 1, x + 4)
     )
     define(kernel, returns="(Tensor, Tensor)", sample=Sample((torch.ones(3),), undefined=(0,)))
-    assert followed().failures[0] == "float32: result 1 differs from the one by hand in 3 of 3 values"
+    assert followed().failures[0] == "float32: result 1 differs from that of manual casts in 3 of 3 values"
 
 
 def test_a_result_that_only_one_of_two_calls_gives_is_named(define: Defined) -> None:
     def fails(_: torch.Tensor) -> torch.Tensor:
         raise RuntimeError("not today")
 
-    define(in_turn(torch.clone, torch.clone, fails, torch.clone))
-    assert followed().failures[0].startswith("float32: gives 'RuntimeError', by hand {0: tensor(")
+    define(sequence(torch.clone, torch.clone, fails, torch.clone))
+    assert followed().failures[0].startswith("float32: gives 'RuntimeError', with manual casts {0: tensor(")
 
 
 def test_results_at_other_places_are_named(define: Defined, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,7 +85,7 @@ def test_results_at_other_places_are_named(define: Defined, monkeypatch: pytest.
     define(torch.clone)
     results = iter([{0: torch.ones(1)}, {0: torch.ones(1), 2: torch.ones(1)}] * 9)
     monkeypatch.setattr(checks, "_results", lambda _: next(results))
-    assert followed().failures[0] == "float32: gives tensors at [0], by hand at [0, 2]"
+    assert followed().failures[0] == "float32: gives tensors at [0], with manual casts at [0, 2]"
 
 
 def test_a_kernel_that_is_missing_for_one_dtype_leaves_the_others_to_check(define: Defined) -> None:

@@ -296,7 +296,7 @@ def test_any_optimizer(precision: Precision, name: str, *, fused: bool) -> None:
         (forgets_update_after_skipping, "iteration 2: the training step calls scaler.update 0 times"),
         (steps_two_optimizers, "of several optimizers, check each by itself"),
         (forgets_to_scale, "iteration 0: the loss is not scaled, and GradScaler refuses to unscale its gradients"),
-        (repairs_gradients, "iteration 2: an overflow is stepped with"),
+        (repairs_gradients, "iteration 2: a step with an overflow is taken"),
         (unscales_twice, "unscale_() has already been called on this optimizer since the last update()"),
         (divides_by_hand, "the gradients that the optimizer sees depend on the scale"),
         (sets_the_scale, "iteration 0: the scale does not follow the rule"),

@@ -79,7 +79,7 @@ class OtherInstances(OtherNames):
 
 
 class Average(nn.Module):
-    """Moving average of a module's own, which is no statistic of torch's, whatever its name."""
+    """Moving average of a module's own, which is not a statistic of torch's, whatever its name."""
 
     def __init__(self, name: str = "running_mean") -> None:
         super().__init__()

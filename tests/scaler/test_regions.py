@@ -40,7 +40,7 @@ def test_a_step_whose_region_was_seen_is_not_taken_again() -> None:
     ("regions", "now", "likely"),
     [
         ((), "autocast is never on", "the region is missing, disabled, or closed before the forward pass"),
-        ((torch.float16,), "autocast is on in float16 only", "a region of its own with another dtype"),
+        ((torch.float16,), "autocast is on in float16 only", "its own region with another dtype"),
     ],
 )
 def test_a_step_without_the_region_is_told_what_it_has(regions: tuple[torch.dtype, ...], now: str, likely: str) -> None:
@@ -71,3 +71,14 @@ def test_gradients_are_watched_for_as_long_as_was_asked() -> None:
         with noted_in_backward("cpu", [weight], observed):
             torch.autograd.backward(weight.sum())
     assert observed == {torch.bfloat16}
+
+
+def test_region_in_another_dtype_is_named_by_its_line() -> None:
+    def again() -> None:
+        with torch.autocast("cpu", torch.float16):
+            torch.ones(1).add(1)
+
+    line = again.__code__.co_firstlineno + 1
+    with pytest.raises(AmpFailure, match="autocast is on in float16 only") as raised:
+        check_region(iteration(), again)
+    assert raised.match(rf"line +\S*test_regions\.py:{line}\b")

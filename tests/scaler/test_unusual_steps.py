@@ -44,7 +44,7 @@ def zeroes_all_for_one_that_is_bad(iteration: Iteration) -> None:
 
 @BOTH
 def test_an_overflow_of_which_nothing_is_found_is_named_though_nothing_moves(precision: Precision) -> None:
-    with pytest.raises(AmpFailure, match="iteration 2: an overflow is stepped with") as raised:
+    with pytest.raises(AmpFailure, match="iteration 2: a step with an overflow is taken") as raised:
         run(zeroes_all_for_one_that_is_bad, precision=precision)
     assert "found inf: False, skipped: True" in str(raised.value)
 
@@ -65,7 +65,7 @@ class DeafSGD(torch.optim.SGD):
 
 @BOTH
 def test_an_optimizer_that_does_not_ask_what_was_found_is_named(precision: Precision) -> None:
-    with pytest.raises(AmpFailure, match="iteration 2: an overflow is stepped with") as raised:
+    with pytest.raises(AmpFailure, match="iteration 2: a step with an overflow is taken") as raised:
         run(precision=precision, make_optimizer=lambda parameters: DeafSGD(parameters, lr=2.0**-10))
     assert "found inf: True, skipped: False" in str(raised.value)
 

@@ -28,4 +28,6 @@ def test_a_tensor_of_memory_that_was_given_is_not_new() -> None:
         assert alive() == []
     with live_storages() as alive:
         flat = torch.empty(0).set_(weight.untyped_storage())
-        assert alive() == [16], "without being told it takes that for new, which the first part would not notice"
+        assert alive() == [16], (
+            "without ``given`` an existing storage counts as new, which the first part does not show"
+        )

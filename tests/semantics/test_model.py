@@ -46,7 +46,7 @@ def test_cuda_takes_any_dtype_and_casts_nothing_to_the_weights_own() -> None:
     assert model.use("cuda", Weight.TRAINED, Mode.GRAD) == Use("bfloat16", casts=1, version=0, history=True)
     model.enter(wide)
     assert wide.enabled
-    assert not model.clashes("cuda", Weight.TRAINED), "a region in the weight's own dtype asks for no copy"
+    assert not model.clashes("cuda", Weight.TRAINED), "a region in the weight's own dtype needs no copy"
     assert model.use("cuda", Weight.TRAINED, Mode.GRAD) == Use("float32", casts=0, version=0, history=True)
 
 

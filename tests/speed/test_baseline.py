@@ -86,7 +86,7 @@ def test_gate_fails_below_a_baseline_exactly_where_a_comparison_regresses(kind: 
 def test_what_differs_between_processes_is_held_against_its_floor_alone(
     monkeypatch: pytest.MonkeyPatch, kind: str, limit: float
 ) -> None:
-    """Narrow intervals of one process do not help: the next process may be off by more than a loss."""
+    """Narrow intervals of one process do not help: the next process may differ by more than a loss."""
     monkeypatch.setattr(CudaDevice, "describe", lambda _: "a card")
     demand = Demand("sums", 0.9, "fp32", kind=kind)
     assert on_a_card(1.01 * limit, kind).least(demand) == (0.9, None)
@@ -145,7 +145,7 @@ def test_from_the_record_of_an_earlier_run(speedy: Project) -> None:
 
 
 def test_what_was_in_doubt_or_reported_is_no_baseline(speedy: Project) -> None:
-    """Speedups beside a process of another user, or in a report, may be anything."""
+    """Speedups with a process of another user on the card, or in a report, may be anything."""
     source = TEST.replace("floor=1.2", "floor=0")
     speedy.write(conftest=SIMULATED, test_it=source.replace("return lambda: 2.0 if", "return lambda: 1.0 if"))
     options = ("--amp-device=simulated", "--amp-dtype=bf16")

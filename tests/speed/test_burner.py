@@ -1,4 +1,4 @@
-"""Process that computes beside the one that times, on a real GPU: neither a green nor a red verdict on speed."""
+"""Process that computes while another one times, on a real GPU: neither a green nor a red verdict on speed."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def run(project: Project) -> pytest.RunResult:
 
 @pytest.fixture
 def stranger() -> Iterator[None]:
-    """Start a burner that is no child of the timing process."""
+    """Start a burner that is not a child of the timing process."""
     command = [sys.executable, "-c", BURNER, "orphan"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

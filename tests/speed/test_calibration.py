@@ -184,7 +184,7 @@ def test_what_another_calibration_wrote_meanwhile_stays(tmp_path: Path, monkeypa
 
 
 def test_fresh_processes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Run everything on a CPU, which is no card and only reports its times."""
+    """Run everything on a CPU, which is not a card and only reports its times."""
     test = tmp_path / "test_it.py"
     test.write_text(
         "import torch\n"

@@ -19,6 +19,9 @@ def test_work(amp):
     amp.check_speedup(work, floor=1.2, versus="fp32")
 """
 
+#: Fields of the conditions of a time.
+CONDITIONS = {"gpu", "host", "yardstick", "kernels"}
+
 
 @pytest.fixture
 def speedy(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
@@ -41,6 +44,7 @@ def test_fast_enough(speedy: Project) -> None:
     result = run(speedy, "--amp-record=record.json")
     result.assert_outcomes(passed=1)
     observed = speedy.observed("record.json")
+    assert set(observed.pop("project/simulated/bf16/work/over-fp32/step/conditions")) == CONDITIONS
     assert observed == {
         "project/simulated/bf16/work/over-fp32/step/speedup": pytest.approx(1.5),
         "project/simulated/bf16/work/over-fp32/step/float32-time": 3.0,

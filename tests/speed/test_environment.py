@@ -17,7 +17,7 @@ from pytest_amp.speed import environment
 from pytest_amp.speed.environment import doubts_of
 
 ME = os.getpid()
-#: A process that is no child of this one.
+#: A process that is not a child of this one.
 STRANGER = 1
 
 

@@ -11,6 +11,7 @@ import torch
 from pytest_amp.cases import mlp
 from pytest_amp.devices import find_device
 from pytest_amp.devices.cpu import CpuDevice
+from pytest_amp.devices.host import cpu_name
 from pytest_amp.failure import AmpFailure
 from pytest_amp.precision import BF16, FP16
 from pytest_amp.speed import (
@@ -100,14 +101,17 @@ def test_what_is_observed(request: pytest.FixtureRequest, candidate: float) -> N
     check_simulated(request, candidate=candidate, mode="report", observe=observed.observe)
     ratio = pytest.approx(3.0 / candidate)
     names = ("speedup", "float32-time", "autocast-time")
+    beside = observed.pop("sums/over-fp32/step/conditions")
+    assert beside == {"gpu": "", "host": cpu_name(), "yardstick": {}, "kernels": {}}
     assert dict(observed) == dict(
         zip((f"sums/over-fp32/step/{name}" for name in names), (ratio, 3.0, candidate), strict=True)
     )
     # A report is not judged by a baseline, either.
     judged = {"interval": (ratio, ratio), "better": None, "margin": None}
     assert observed.facts["sums/over-fp32/step/speedup"] == {"kind": "ratio", "unit": "times", "allowed": 1.2, **judged}
-    for name in names[1:]:
-        assert observed.facts[f"sums/over-fp32/step/{name}"] == {"kind": "seconds", "unit": "s"}
+    for name, seconds in zip(names[1:], (3.0, candidate), strict=True):
+        ends = {"interval": (seconds, seconds), "better": None, "margin": None}
+        assert observed.facts[f"sums/over-fp32/step/{name}"] == {"kind": "seconds", "unit": "s", **ends}
 
 
 def test_what_is_in_doubt_is_observed_without_a_direction(request: pytest.FixtureRequest) -> None:

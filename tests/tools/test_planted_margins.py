@@ -14,7 +14,7 @@ from tests.planted.table import find, names
 from tests.project import ROOT
 from tools.planted_margins.__main__ import ALSO, guards, main
 from tools.planted_margins.observed import own
-from tools.planted_margins.tables import ENOUGH, IDLE, Entry, Report, tables, telling, told, too_near
+from tools.planted_margins.tables import ENOUGH, IDLE, Entry, Report, tables, telling, telling_of, too_near
 
 NAMES = set(names())
 
@@ -104,7 +104,7 @@ def test_defects_are_planted_in_both_dtypes_and_told_from_healthy(
     assert not [measure for measure in actual.worst() if measure == "not what the verdict says"]
     assert all(row["outcome"] == "passed" for row in actual.healthy.values())
     for dtype in ("bf16", "fp16"):
-        twice, missing = (told(actual, name, dtype) for name in defects)
+        twice, missing = (telling_of(actual, name, dtype) for name in defects)
         assert twice is not None
         assert twice.measure == "operator rounds twice"
         assert twice.factor > ENOUGH

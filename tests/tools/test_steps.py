@@ -84,6 +84,19 @@ def test_steps_that_are_done_are_not_done_again(
     assert capsys.readouterr().out.count(": done before: ") == 3
 
 
+def test_record_of_a_cpu_has_the_family_kernels(folder: Path, calls: list[list[str]]) -> None:
+    """On a CPU the family belongs to the long tier, which --amp-tier=ordinary deselects."""
+    place = Workplace(ROOT, folder, f"torch=={NEXT}.0")
+    folder.mkdir()
+    place.path("python").write_text(sys.executable, encoding="utf-8")
+    write_record(record(f"{NEXT}.0"), folder / "new.json.gz", replace=True)
+    with pytest.raises(StepFailed, match=r"record\.json\.gz"):  # the replaced runner writes none
+        steps.record(place, steps.Options())
+    (command,) = calls
+    assert "--amp-tier=all" in command
+    assert "suites" in command
+
+
 def test_nothing_of_the_checkout_changes_unless_asked(
     folder: Path, calls: list[list[str]], checkout: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -189,7 +202,7 @@ def test_requirement_that_is_no_release_is_refused(requirement: str, capsys: pyt
     with pytest.raises(SystemExit) as ended:
         command.main([requirement])
     assert ended.value.code == 2
-    assert "is no release of torch; expected one such as torch==2.15.0" in capsys.readouterr().err
+    assert "is not a release of torch; expected one such as torch==2.15.0" in capsys.readouterr().err
 
 
 def test_fingerprints_of_the_checkout_are_read() -> None:

@@ -150,7 +150,7 @@ def test_a_device_that_does_not_compute_is_refused_in_one_line(
     assert f"error: argument --device: {device} does not compute here: " in capsys.readouterr().err
 
 
-def made(path: Path, rows: dict[Cell, dict[str, object]]) -> results.Results:
+def results_file(path: Path, rows: dict[Cell, dict[str, object]]) -> results.Results:
     actual = results.Results(path, {"gpu": "NVIDIA H100 80GB HBM3", "torch": "2.11.0"})
     for cell, row in rows.items():
         actual.add(cell, row)
@@ -168,7 +168,7 @@ def test_what_the_page_says(tmp_path: Path) -> None:
             rows[cell] = row(factor * ms, 10e9 if precision == "fp32" else 7e9)
     rows[Cell("xl", 512, 4, "fp32", "sdpa", "step")] = row(80.0, 70e9)
     rows[Cell("xl", 1024, 4, "fp32", "sdpa", "step")] = {"out_of_memory": True}
-    page = report.as_markdown(made(tmp_path / "it.jsonl", rows))
+    page = report.as_markdown(results_file(tmp_path / "it.jsonl", rows))
     assert (
         "**small, forward+backward**: bf16 2.00 over TF32 in device time, 2.00 over TF32 in step time, 8.00 over fp32 "
         "in device time; products are 80% of fp32's time: they alone, at the 14.8 of the card's peak rates, give 3.9."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from typing import Any
 
@@ -80,7 +81,7 @@ def test_number_that_a_step_returns_beside_its_loss_is_not_the_loss() -> None:
 
 
 def test_loop_without_a_loss_is_refused() -> None:
-    with pytest.raises(AmpUsageError, match=r"at \S*test_any_loss\.py:\d+ has no loss to look at"):
+    with pytest.raises(AmpUsageError, match=r"at \S*test_any_loss\.py:\d+ has no loss: it"):
         train(lambda _: None)
 
 
@@ -93,10 +94,29 @@ def own_region(iteration: Iteration) -> None:
     iteration.optimizer.step()
 
 
-def test_run_in_float32_that_is_under_autocast_is_named() -> None:
+@torch.autocast("cpu", dtype=torch.bfloat16)  # type: ignore[untyped-decorator]
+def decorated_loss(iteration: Iteration) -> Any:
+    logits = iteration.model(iteration.batch["x"], iteration.batch["at"])
+    return functional.cross_entropy(logits, iteration.batch["y"])
+
+
+def own_region_by_a_decorator(iteration: Iteration) -> None:
+    iteration.optimizer.zero_grad()
+    decorated_loss(iteration).backward()
+    iteration.optimizer.step()
+
+
+@pytest.mark.parametrize(
+    ("step", "line"),
+    [
+        (own_region, own_region.__code__.co_firstlineno + 2),
+        (own_region_by_a_decorator, inspect.unwrap(decorated_loss).__code__.co_firstlineno),
+    ],
+)
+def test_run_in_float32_that_is_under_autocast_is_named_by_its_region(step: Train, line: int) -> None:
     with pytest.raises(AmpFailure, match="the run in float32 is under autocast") as raised:
-        train(own_region)
-    assert raised.match(r"line +\S*test_any_loss\.py:\d+|line +\S*models\.py:\d+")
+        train(step)
+    assert raised.match(rf"line +\S*test_any_loss\.py:{line}\b")
 
 
 def garbage_in_one_layer(iteration: Iteration) -> None:

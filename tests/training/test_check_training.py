@@ -297,7 +297,7 @@ def test_a_scale_that_never_comes_down_is_named() -> None:
     ("arguments", "words"),
     [
         ({"steps": 1}, "steps=1"),
-        ({"train": lambda _: None}, "has no loss to look at"),
+        ({"train": lambda _: None}, "has no loss: it"),
         ({"case": Case("none", nn.Identity, lambda: torch.ones(1), lambda _m, b: b.sum())}, "no parameter"),
     ],
 )

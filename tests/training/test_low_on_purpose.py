@@ -18,7 +18,7 @@ from pytest_amp.memory import check_memory
 from pytest_amp.numerics import Conditions
 from pytest_amp.numerics.gradients import check_gradients
 from pytest_amp.numerics.step import DoesNotRun
-from pytest_amp.numerics.wide import without_region
+from pytest_amp.numerics.without_region import without_region
 from pytest_amp.precision import BF16, FP16, Precision
 from pytest_amp.scaler import standard_step
 from pytest_amp.training import Setup, TrainingIteration, TrainingStep, check_training

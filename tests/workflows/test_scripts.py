@@ -27,7 +27,7 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "calls"
 
 
-def _said(calls: Path) -> list[list[str]]:
+def _calls_of_gh(calls: Path) -> list[list[str]]:
     return [json.loads(line) for line in calls.read_text(encoding="utf-8").splitlines()]
 
 
@@ -126,13 +126,13 @@ def test_last_green(calls: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("GITHUB_OUTPUT", str(tmp_path / "output"))
     module = script("last_green")
     assert module.main() == 0
-    output = _said(calls)
+    output = _calls_of_gh(calls)
     assert [call[1:3] for call in output][0::3] == [["run", "list"], ["run", "download"]]
     assert output[0][output[0].index("--branch") + 1] == "main"
     assert output[3][3:6] == ["5", "--name", "gate-stable"]
     assert len(output) == 4
     assert (tmp_path / "output").read_text(encoding="utf-8") == 'records=["gate-stable"]\n'
-    # An existing record that cannot be fetched is no first night.
+    # An existing record that cannot be fetched is not a first night.
     stand_in(tmp_path / "programs", "gh", {"run list": runs, **retained, "run download": ("", 1)})
     assert module.main() == 1
     stand_in(tmp_path / "programs", "gh", {"run list": ("", 1)})
@@ -172,12 +172,12 @@ def test_propose_baseline(calls: Path, tmp_path: Path, monkeypatch: pytest.Monke
     stand_in(tmp_path / "programs", "gh", {"pr list": ("[]", 0)})
     module = script("propose_baseline")
     assert module.propose(record, "h100") == "opened a pull request for baseline/h100"
-    assert _said(calls)[-1][-1] == module.FIRST
+    assert _calls_of_gh(calls)[-1][-1] == module.FIRST
     assert module.propose(record, "h100") == "baselines/h100.json says the same"
     record.write_text(record.read_text(encoding="utf-8").replace("float32", "bfloat16"), encoding="utf-8")
     stand_in(tmp_path / "programs", "gh", {"pr list": ('[{"number": 1}]', 0)})
     assert module.propose(record, "h100") == "updated the pull request of baseline/h100"
-    assert "aten::softmax.int" in _said(calls)[-1][-1]
+    assert "aten::softmax.int" in _calls_of_gh(calls)[-1][-1]
     branches = subprocess.run(["git", "branch"], cwd=origin, capture_output=True, text=True, check=True).stdout  # noqa: S607
     assert "baseline/h100" in branches
     assert module.main([str(record), "../up"]) == 2

@@ -20,7 +20,7 @@ def as_markdown(known: Fingerprints) -> str:
 
 
 def _counts(known: Fingerprints) -> Iterable[str]:
-    yield "| device | torch | operators | modules | not looked at |"
+    yield "| device | torch | operators | modules | not examined |"
     yield "|---|---|---|---|---|"
     for device, releases in known.measured.items():
         real = device.startswith(REAL)

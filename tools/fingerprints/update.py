@@ -114,7 +114,7 @@ def _changes(
     where = f"{device.name} {dtype}"
     if device.type not in known.measured:
         return [f"{where}: {len(observed)} entries, of which nothing was known"]
-    # A dtype that only a real device can observe is no difference.
+    # A dtype that only a real device can observe is not a difference.
     reported = {*Change} - ({Change.OBSERVED} if device.kind is DeviceKind.ACCELERATOR else set())
     return [
         f"{where} {difference.change.value} {difference}"

@@ -92,13 +92,11 @@ def plot(outcomes: list[Trained]) -> str:
         parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="1.5"/>')
         y = top + 14 + 18 * index
         parts.append(f'<text x="{right + 14}" y="{y}" fill="{colour}">{outcome.storage.name}</text>')
-    parts += _beside_masters(
-        curves, left=right + 60, right=width - 20, top=top + 36 + 18 * len(outcomes), bottom=bottom
-    )
+    parts += _with_masters(curves, left=right + 60, right=width - 20, top=top + 36 + 18 * len(outcomes), bottom=bottom)
     return "\n".join([*parts, "</svg>", ""])
 
 
-def _beside_masters(curves: list[list[float]], *, left: int, right: int, top: int, bottom: int) -> list[str]:
+def _with_masters(curves: list[list[float]], *, left: int, right: int, top: int, bottom: int) -> list[str]:
     """Return a small plot of the second half: losses divided by the masters' (the first curve), if they are close."""
     half = len(curves[0]) // 2
     ratios = [[x / master for x, master in zip(curve, curves[0], strict=True)][half:] for curve in curves]
@@ -128,7 +126,7 @@ def _smooth(losses: list[float]) -> list[float]:
 
 
 def main(arguments: list[str], *, say: Callable[[str], object] = print) -> None:
-    """Run the study and write its table into ``docs/lab/training.md`` and its plot beside it."""
+    """Run the study and write its table into ``docs/lab/training.md`` and its plot into the same folder."""
     folder = Path(arguments[0])
     steps = int(arguments[1]) if len(arguments) > 1 else 3000
     seeds = int(arguments[2]) if len(arguments) > 2 else 2

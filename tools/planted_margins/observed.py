@@ -1,4 +1,4 @@
-"""Measurements of tests on the way to a verdict: a plugin, ``-p tools.planted_margins.observed``.
+"""Plugin that records the measurements of tests before their verdict: ``-p tools.planted_margins.observed``.
 
 ``MARGINS`` names a JSON file to be written. It has an entry for each test that has run: its outcome, its message,
 noise, excess and distance of its step, the operator that is furthest from its model, and the margin of each measure of
@@ -69,7 +69,7 @@ def _of_step(prediction: Prediction, compared: Sequence[Compared], u: float) -> 
     """Note the global verdict's measures, as ``check_gradients`` has them."""
     followed = prediction.predicted is not None
     for tensor in compared:
-        kind = "tensor's error" if followed else "tensor's error beside hand casts"
+        kind = "tensor's error" if followed else "tensor's error with manual casts only"
         _now.note(kind, own(tensor.excess) / own(tensor.factor), tensor.name)
         _now.note("distance from float32", tensor.plain / (tensor.allowed_plain or math.inf), tensor.name)
         if followed and not prediction.unmodelled:
@@ -154,13 +154,17 @@ def pytest_configure() -> None:
         names = _manual_casts._different_bits(
             run, amp, frozenset(tensor.name for tensor in compared_tensors if not tensor.equal)
         )
-        _now.note("bits beside hand casts", YES if names else 0.0, f"{len(names)} of {len(compared_tensors)} tensors")
+        _now.note(
+            "bits that differ from manual casts",
+            YES if names else 0.0,
+            f"{len(names)} of {len(compared_tensors)} tensors",
+        )
         if _manual_casts.median_allowed(run, compared_tensors) is not None:
             _now.note(
-                "median distance beside hand casts", median_distance(compared_tensors) / tolerance.MEDIAN_DISTANCE, ""
+                "median distance from manual casts", median_distance(compared_tensors) / tolerance.MEDIAN_DISTANCE, ""
             )
         for tensor in compared_tensors:
-            _now.note("distance beside hand casts", tensor.distance / tolerance.WORST_DISTANCE, tensor.name)
+            _now.note("distance from manual casts", tensor.distance / tolerance.WORST_DISTANCE, tensor.name)
         try:  # which is checked last, if all else passes
             _gradients._check_hollow(run, amp)
         except AmpFailure as failure:
@@ -189,7 +193,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         globals()["_now"] = Measured()
     if report.when == "call" or not report.passed:
         _observed(item)
-        message = getattr(report, "wasxfail", "") or ("" if call.excinfo is None else _said(call.excinfo.value))
+        message = getattr(report, "wasxfail", "") or ("" if call.excinfo is None else _message_of(call.excinfo.value))
         _found[item.nodeid] = {
             "outcome": "xfailed" if hasattr(report, "wasxfail") else report.outcome,
             "says": (message.splitlines() or [""])[0],
@@ -201,7 +205,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     return report
 
 
-def _said(error: BaseException) -> str:
+def _message_of(error: BaseException) -> str:
     """Return the message, with the kind of error unless tests usually raise it: it may have another cause."""
     is_verdict = isinstance(error, (AmpFailure, AssertionError))
     return str(error).strip() if is_verdict else f"{type(error).__name__}: {error}"

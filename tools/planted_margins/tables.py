@@ -78,7 +78,7 @@ def telling(test: str, entry: Entry, worst: Mapping[str, tuple[float, str]]) -> 
     return certain[0] if certain else Telling(test, "", math.inf, math.inf)
 
 
-def told(report: Report, defect: str, dtype: str) -> Telling | None:
+def telling_of(report: Report, defect: str, dtype: str) -> Telling | None:
     """Return the best detection of a defect in a dtype; None if all of its tests are green there."""
     worst, rows = report.worst(), report.planted[defect]
     red = [
@@ -96,7 +96,7 @@ def too_near(report: Report) -> list[str]:
     """Return defects that are green in both dtypes, expected failures aside, or too close to healthy in one."""
     near = []
     for name, rows in report.planted.items():
-        both = [measure for measure in (told(report, name, dtype) for dtype in DTYPES) if measure is not None]
+        both = [measure for measure in (telling_of(report, name, dtype) for dtype in DTYPES) if measure is not None]
         expected = all(row["outcome"] == "xfailed" for row in rows.values())
         if any(measure.factor < ENOUGH for measure in both) or not (both or expected):
             near.append(name)
@@ -128,7 +128,7 @@ def _numbers(report: Report) -> Iterator[tuple[str, ...]]:
     worst = report.worst()
     for name, rows in report.planted.items():
         for dtype in DTYPES:
-            best = told(report, name, dtype)
+            best = telling_of(report, name, dtype)
             if best is None or not best.measure:
                 continue
             entry = rows[best.test]
@@ -144,16 +144,16 @@ def _numbers(report: Report) -> Iterator[tuple[str, ...]]:
 def _words(report: Report) -> Iterator[tuple[str, ...]]:
     """Yield the defects that only messages detect, in one dtype or in both."""
     for name, rows in report.planted.items():
-        both = {dtype: told(report, name, dtype) for dtype in DTYPES}
+        both = {dtype: telling_of(report, name, dtype) for dtype in DTYPES}
         if all(measure is not None and measure.measure for measure in both.values()):
             continue
         test = next(
             (measure.test for measure in both.values() if measure is not None and not measure.measure), next(iter(rows))
         )
-        yield f"`{name}`", _case(test), *(_said(rows, name, dtype, measure) for dtype, measure in both.items())
+        yield f"`{name}`", _case(test), *(_outcome_text(rows, name, dtype, measure) for dtype, measure in both.items())
 
 
-def _said(rows: Found, name: str, dtype: str, best: Telling | None) -> str:
+def _outcome_text(rows: Found, name: str, dtype: str, best: Telling | None) -> str:
     if best is not None:
         return "see above" if best.measure else _sentence(rows[best.test]["says"])
     here = [test for test in rows if _dtype(test) == dtype]
@@ -165,7 +165,7 @@ def _said(rows: Found, name: str, dtype: str, best: Telling | None) -> str:
 
 
 def _measures(report: Report) -> Iterator[tuple[str, ...]]:
-    best = {(name, dtype): told(report, name, dtype) for name in report.planted for dtype in DTYPES}
+    best = {(name, dtype): telling_of(report, name, dtype) for name in report.planted for dtype in DTYPES}
     for measure, (margin, whose) in sorted(report.worst().items()):
         by_it = [
             (measure_of_dtype.margin, key)
@@ -209,7 +209,7 @@ def _local(operator: Mapping[str, Any]) -> str:
     """Describe the operator that is furthest from its model."""
     if not operator or operator["margin"] <= 1:
         return "silent" if operator else ""
-    error = f"off by {operator['float32']:.2g}" if operator["error"] is None else f"{operator['error']:.3g} times"
+    error = f"error {operator['float32']:.2g}" if operator["error"] is None else f"{operator['error']:.3g} times"
     equal = f"{operator['equal']:.2f} equal"
     return f"{operator['what']}: {'hollow, ' if operator['hollow'] else ''}{equal}, {error}"
 

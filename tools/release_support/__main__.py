@@ -23,7 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = _parser()
     parsed = parser.parse_args(arguments)
     if not re.fullmatch(r"torch(==[0-9][0-9A-Za-z.+]*)?", parsed.requirement):
-        parser.error(f"{parsed.requirement!r} is no release of torch; expected one such as torch==2.15.0")
+        parser.error(f"{parsed.requirement!r} is not a release of torch; expected one such as torch==2.15.0")
     folder = parsed.folder or ROOT / "build" / parsed.requirement.replace("==", "-")
     place = Workplace(ROOT, folder.absolute(), parsed.requirement)
     folder.mkdir(parents=True, exist_ok=True)

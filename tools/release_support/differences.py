@@ -89,7 +89,7 @@ def changes(result: Difference, notes: Sequence[Note]) -> Changes:
             keys += [key] * (key not in keys)
     return Changes(
         [{"since": release, "keys": keys, "text": text, "source": source} for (text, source), keys in rows.items()],
-        _told(unexplained, commands),
+        _unexplained_lines(unexplained, commands),
         {verdict.value: len(result.of(verdict)) for verdict in Verdict if result.of(verdict)},
     )
 
@@ -118,7 +118,7 @@ def _public(result: Difference) -> str:
     return str(result.new.provenance["torch"]).partition("+")[0]
 
 
-def _told(unexplained: Iterable[Observation], commands: Mapping[str, str]) -> list[str]:
+def _unexplained_lines(unexplained: Iterable[Observation], commands: Mapping[str, str]) -> list[str]:
     """Return a line for each row of a report, with the command that finds its release."""
     lines = []
     groups: dict[Verdict, list[Observation]] = {}

@@ -42,7 +42,8 @@ def matrix(text: str, version: str) -> str:
 
 def changelog(text: str, release: str, last: str) -> str:
     """Return the change log with a line that ``release`` is supported, the first of the first list."""
-    line = f"- torch {release} is supported: its rules, fingerprints and known faults beside those of {last}.\n"
+    facts = f"the data has its rules, fingerprints and known faults, in addition to those of {last}"
+    line = f"- torch {release} is supported: {facts}.\n"
     head, bullet, rest = text.partition("\n- ")
     return text if line in text else f"{head}\n{line.rstrip()}{bullet}{rest}"
 

@@ -17,9 +17,9 @@ from tools.release_support.fingerprints import with_record
 from tools.release_support.proposal import Observed, Proposal, human_list, propose
 from tools.release_support.workplace import StepFailed, Workplace
 
-#: Targets that need no hardware.
+#: Targets that need no hardware, with the long tier: the family kernels belongs to it on a CPU.
 DEVICES = "cpu,fake:cuda,fake:xpu,fake:mps,fake:mtia"
-TARGETS = (f"--amp-device={DEVICES}", "--amp-dtype=bf16,fp16")
+TARGETS = (f"--amp-device={DEVICES}", "--amp-dtype=bf16,fp16", "--amp-tier=all")
 PATCH, LIST, FINGERPRINTS_LOG = "release.patch", "human.md", "fingerprints.log"
 
 

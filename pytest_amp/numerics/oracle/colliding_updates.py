@@ -8,32 +8,28 @@ equal elements cannot be predicted, and the norms of the two errors differ by at
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from pytest_amp.numerics import tolerance
 from pytest_amp.numerics.oracle.operation import LOW, Operation
 from pytest_amp.numerics.oracle.vector_remainders import in_vectors
-
-#: Number of standard deviations by which two draws may differ. A fault exceeds it twice: the call is repeated.
-DEVIATIONS = 3.0
 
 
 def spread(errors: Tensor) -> float:
     """Return the largest plausible ratio between the norms of two independent draws of ``errors``.
 
-    The logarithm of the norm of n independent values has a standard deviation of 1 / sqrt(2 n), and the difference of
-    two such logarithms one of 1 / sqrt(n). The effective n is (sum of e^2)^2 / (sum of e^4): the number of elements if
-    all errors have the same magnitude, a third of it if they are normally distributed, and one if a single element has
-    nearly all of the error. If all errors are zero, the ratio is 1.
+    It is ``tolerance.spread`` of the effective number of elements, (sum of e^2)^2 / (sum of e^4): the number of
+    elements if all errors have the same magnitude, a third of it if they are normally distributed, and one if a single
+    element has nearly all of the error. If all errors are zero, the ratio is 1. A fault exceeds it twice: the call is
+    repeated.
     """
     squares = errors.square()
     fourth = float(squares.square().sum())
-    number = float(squares.sum()) ** 2 / fourth if fourth > 0 else math.inf
-    return math.exp(DEVIATIONS / math.sqrt(number))
+    return tolerance.spread(float(squares.sum()) ** 2 / fourth) if fourth > 0 else 1.0
 
 
 def index_add(operation: Operation) -> list[Any]:
@@ -151,7 +147,7 @@ def _added(operation: Operation, x: Tensor, read: Any, source: Tensor) -> list[A
         return operation.once()
     targets = read(torch.arange(x.numel(), device=x.device).view(x.shape)).flatten()
     values = source.expand(read(x).shape).flatten()
-    return operation.finished([in_turn(operation, x.flatten().clone(), targets, values).view(x.shape)])
+    return operation.finished([accumulate_sequentially(operation, x.flatten().clone(), targets, values).view(x.shape)])
 
 
 #: Binary function that combines colliding updates, by reduction.
@@ -169,13 +165,13 @@ def _reduced(operation: Operation, x: Tensor, read: Any, source: Tensor) -> list
     if alone:
         start[targets], count[targets] = (1.0 if reduce == "prod" else 0.0), 0.0
     values = source.expand(read(x).shape).flatten()
-    total = in_turn(operation, start, targets, values, JOINS[reduce])
+    total = accumulate_sequentially(operation, start, targets, values, JOINS[reduce])
     if reduce == "mean":
-        total = total / in_turn(operation, count, targets, torch.ones_like(values)).clamp_min(1)
+        total = total / accumulate_sequentially(operation, count, targets, torch.ones_like(values)).clamp_min(1)
     return operation.finished([total.view(x.shape)])
 
 
-def in_turn(
+def accumulate_sequentially(
     operation: Operation, total: Tensor, targets: Tensor, values: Tensor, join: Callable[..., Tensor] = torch.add
 ) -> Tensor:
     """Combine ``values`` with the elements of ``total`` at ``targets`` sequentially, rounding every result."""

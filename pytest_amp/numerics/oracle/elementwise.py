@@ -72,6 +72,23 @@ def logit(operation: Operation) -> list[Any]:
     return operation.finished([operation.low(x / operation.low(1 - x, dtype), dtype).log()])
 
 
+def power_cuda(operation: Operation) -> list[Any]:
+    """Compute ``aten::pow.Tensor_Scalar`` on CUDA: the exponent and the square in a cube are rounded to the dtype.
+
+    pow_tensor_scalar_kernel in aten/src/ATen/native/cuda/PowKernel.cu has kernels for roots and reciprocals, which
+    round once. pow_tensor_scalar_kernel_impl computes ``base * base * base`` and ``1.0 / (base * base)`` in the dtype.
+    """
+    x, exponent = operation.args[:2]
+    dtype = operation.returned[0]
+    if dtype not in LOW or exponent in (0.5, -0.5, -1):
+        return operation.once()
+    exponent = float(operation.low(_number(exponent), dtype))
+    if exponent not in (3, -2):
+        return operation.finished([x**exponent])
+    square = operation.low(x * x, dtype)
+    return operation.finished([square * x if exponent == 3 else 1 / square])
+
+
 def _number(value: Any) -> Tensor:
     """Return ``value``, a tensor or a number, as a float64 tensor."""
     return torch.as_tensor(value).to(WIDE[False])

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pytest_amp.numerics.oracle.colliding_updates import in_turn
+from pytest_amp.numerics.oracle.colliding_updates import accumulate_sequentially
 from pytest_amp.numerics.oracle.operation import LOW, Operation
 
 _SUM, _MEAN = 0, 1
@@ -81,7 +81,7 @@ def backward(operation: Operation) -> list[Any]:
         values = operation.low(share, dtype)[counted]
         targets = indices[counted, None] * grad.shape[1] + columns
     return operation.finished(
-        [in_turn(operation, result.flatten(), targets.flatten(), values.flatten()).view_as(result)]
+        [accumulate_sequentially(operation, result.flatten(), targets.flatten(), values.flatten()).view_as(result)]
     )
 
 

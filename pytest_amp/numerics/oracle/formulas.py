@@ -253,6 +253,7 @@ ON_CUDA: dict[tuple[str, str], Formula] = {
     **{("any_order", name): scattered.taken_backward for name in scattered.BY_INDICES},
     **{("any_order", name): scattered.padding_backward for name in scattered.PADDING},
     **{("fused", name): steps.in_steps for name in steps.ON_CUDA},
+    **{("fused", f"aten::{name}"): elementwise.power_cuda for name in ("pow.Tensor_Scalar", "pow_.Scalar")},
 }
 
 #: Formulas by model and overload, unless ``ON_CUDA`` has one for CUDA.
@@ -310,7 +311,7 @@ OTHER_WAYS: dict[str, tuple[Callable[[Operation], Iterator[list[Any]]], ...]] = 
     "aten::mm": (products.in_parts,),
     **dict.fromkeys(("aten::addmm", "aten::addmv", "aten::baddbmm"), (products.once, products.in_two_steps)),
     "aten::rsqrt": (vector_remainders.root_in_steps,),
-    **dict.fromkeys(("aten::prod", "aten::prod.dim_int"), (multiplied.in_turn,)),
+    **dict.fromkeys(("aten::prod", "aten::prod.dim_int"), (multiplied.sequential,)),
     **dict.fromkeys(("aten::add.Tensor", "aten::sub.Tensor"), (vector_remainders.multiple_in_steps,)),
     "aten::addbmm": (products.batch_by_batch_in_two_steps,),
     "aten::conv_tbc": (convolution.over_time_in_two_steps,),

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pytest_amp.numerics.oracle.colliding_updates import in_turn
+from pytest_amp.numerics.oracle.colliding_updates import accumulate_sequentially
 from pytest_amp.numerics.oracle.operation import LOW, Operation
 
 #: Number of interpolated dimensions, by overload.
@@ -63,7 +63,7 @@ def backward(operation: Operation) -> list[Any]:
             place, weight = place * sizes[at] + index.view(along), weight * factor.view(along)
         weight = operation.low(weight, dtype) if smooth else weight
         share = operation.low(grad * weight.to(grad.device), dtype)
-        total = in_turn(operation, total, (first + place).to(grad.device).flatten(), share.flatten())
+        total = accumulate_sequentially(operation, total, (first + place).to(grad.device).flatten(), share.flatten())
     return operation.finished([total.view(list(shape))])
 
 

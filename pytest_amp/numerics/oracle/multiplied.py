@@ -23,17 +23,17 @@ def by_vectors(operation: Operation) -> list[Any]:
     """Compute ``aten::prod`` and ``prod.dim_int``: contiguous elements by vectors, strided elements sequentially."""
     if not _is_kept_low(operation):
         return operation.once()
-    rows, beside = _rows(operation)
-    return _shaped(operation, _one_after_the_other(operation, _of_vectors(operation, rows) if beside else rows))
+    rows, contiguous = _rows(operation)
+    return _shaped(operation, _one_after_the_other(operation, _of_vectors(operation, rows) if contiguous else rows))
 
 
-def in_turn(operation: Operation) -> Iterator[list[Any]]:
+def sequential(operation: Operation) -> Iterator[list[Any]]:
     """Yield the products in other orders: all elements sequentially, and for ``aten::prod`` by vectors in each row."""
     if not _is_kept_low(operation):
         return
     yield _shaped(operation, _one_after_the_other(operation, _rows(operation)[0]))
     if operation.name == "aten::prod":
-        rows = _of_vectors(operation, _given(operation))
+        rows = _of_vectors(operation, _factors(operation))
         yield _shaped(operation, _one_after_the_other(operation, rows.flatten()))
 
 
@@ -54,7 +54,7 @@ def _is_kept_low(operation: Operation) -> bool:
     return operation.returned[0] in LOW and x.dim() > 0 and x.numel() > 0
 
 
-def _given(operation: Operation) -> Tensor:
+def _factors(operation: Operation) -> Tensor:
     """Return the elements, rounded to the requested dtype before they are multiplied."""
     return _low(operation, operation.args[0])
 
@@ -64,7 +64,7 @@ def _rows(operation: Operation) -> tuple[Tensor, bool]:
 
     The product of all elements multiplies them in the order of their memory.
     """
-    x = _given(operation)
+    x = _factors(operation)
     if operation.name == "aten::prod":
         return x.permute(sorted(range(x.dim()), key=x.stride, reverse=True)).reshape(-1), True
     moved = x.movedim(operation.args[1], -1)

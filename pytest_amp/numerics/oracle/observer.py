@@ -150,7 +150,7 @@ class Observer:
         try:
             compared = self._compared(call, operation, expected_dtypes, real)
             if any(self._is_doubtful(call, agreement, model.factor) for agreement in compared):
-                compared = self._drawn_again(call, operation, compared)
+                compared = self._repeat_with_other_values(call, operation, compared)
         except (NotModelled, *REFUSALS) as error:
             self._note(call, copy.given, _UNKNOWN, (), quoted(error, 120))
             return
@@ -201,7 +201,7 @@ class Observer:
         impossible = call.overload.name().startswith(_SUMS) and excess_error > certain(terms)
         return excess_error > most_of_float32(self.low) and not impossible
 
-    def _drawn_again(
+    def _repeat_with_other_values(
         self, call: torch_private.Dispatched, operation: Operation, compared: list[Agreement]
     ) -> list[Agreement]:
         """Run the kernel on other values of the same dtypes and shapes, and set ``again`` of each of ``compared``."""
@@ -229,7 +229,7 @@ class Observer:
             same |= (values - predicted).abs() <= flips(predicted)
         if lost * real.numel() ** 0.5 > _NEGLIGIBLE * size:
             same |= (values - predicted).abs() <= lost
-        wide = real.dtype in (torch.float32, torch.float64)
+        can_be_hollow = real.dtype in (torch.float32, torch.float64)
         return Agreement(
             dtype=real.dtype,
             expected_dtype=expected,
@@ -237,7 +237,7 @@ class Observer:
             equal=int(same.sum()),
             error=_norm(values - exact) / (size or 1.0),
             ideal=(_norm(predicted - exact) + lost * real.numel() ** 0.5) / (size or 1.0),
-            hollow=wide
+            hollow=can_be_hollow
             and _representable(values, self.low)
             and not _representable(exact, self.low)
             and bool(is_hollow(real, self.low)),
@@ -295,11 +295,11 @@ CANCELS = 2.0**-20
 
 
 def _may_cancel(agreement: Agreement) -> bool:
-    return agreement.error > (CANCELS if agreement.dtype == torch.float32 else agreement.ideal * MORE)
+    return agreement.error > (CANCELS if agreement.dtype == torch.float32 else agreement.ideal * _CANCELLATION_RATIO)
 
 
 #: Ratio of a low-precision result's error to its model's, above which cancellation of the terms is taken into account.
-MORE = 1.02
+_CANCELLATION_RATIO = 1.02
 
 
 def _relative_to_terms(operation: Operation, compared: list[Agreement], exact: list[Any]) -> list[Agreement]:

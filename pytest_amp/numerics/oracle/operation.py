@@ -153,7 +153,7 @@ class Operation:
         """Return the flat results of the float32 kernel, each rounded once at the end.
 
         Values with an error above ``FLOAT32_FLIPS`` are replaced by those of the float64 kernel, since a broken kernel
-        is no reference. On a CPU, float32 and bf16 may run in oneDNN unless ``onednn`` is false; fp16 does not.
+        is not a reference. On a CPU, float32 and bf16 may run in oneDNN unless ``onednn`` is false; fp16 does not.
         """
         leaves, spec = torch_private.flat((self.args, self.kwargs))
         args, kwargs = torch_private.unflat(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -129,15 +130,23 @@ def once(operation: Operation) -> Iterator[list[Any]]:
     yield operation.once()
 
 
-#: Number of parts into which cuBLAS splits a sum, and of terms of a part in its kernels for a few unaligned columns.
-PARTS, FEW_TERMS = (2, 4, 8, 16), 8
-MOST_PARTS = 64
+#: Numbers of parts into which cuBLAS splits a sum, the usual ones first; the largest number differs by GPU.
+PARTS = (2, 4, 8, 16, *(parts for parts in range(3, 65) if parts not in {4, 8, 16}))
+#: Number of terms of a part in cuBLAS's kernels for a few unaligned columns.
+FEW_TERMS = 8
+#: Multiples to which cuBLAS rounds the terms of a part up: those of the tiles of its kernels.
+TILES = (1, 16, 32, 64, 128)
+#: Number of products of two elements up to which all numbers of parts are tried, not only the usual ones.
+SMALL = 2**26
+_USUAL = 4
 
 
 def in_parts(operation: Operation) -> Iterator[list[Any]]:
-    """Yield ``aten::mm`` of unaligned matrices with split sums: round each part, and once more the sum of the parts.
+    """Yield ``aten::mm`` of unaligned matrices with split sums.
 
-    Nothing is yielded if torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction, or that of fp16, is off.
+    Each part is rounded, and once more the sum of the parts; or the running sum is rounded after each part, where one
+    block of the kernel continues from the result that another has stored. Nothing is yielded if
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction, or that of fp16, is off.
     """
     a, b = operation.args[:2]
     dtype = operation.returned[0]
@@ -146,11 +155,21 @@ def in_parts(operation: Operation) -> Iterator[list[Any]]:
         torch.bfloat16: flags.allow_bf16_reduced_precision_reduction,
         torch.float16: flags.allow_fp16_reduced_precision_reduction,
     }
-    terms = a.shape[1]
     aligned = not any(size % ALIGNED for size in (*a.shape, b.shape[1]))
     if aligned or not reduced.get(dtype or torch.float32):
         return
-    for size in dict.fromkeys((FEW_TERMS, *(-(-terms // parts) for parts in PARTS))):
-        if size < terms <= size * MOST_PARTS:
-            parts = zip(torch.split(a, size, 1), torch.split(b, size, 0), strict=True)
-            yield operation.finished([torch.stack([operation.low(x @ y, dtype) for x, y in parts]).sum(0)])
+    for size in _terms_of_a_part(a.shape[1], a.shape[0] * a.shape[1] * b.shape[1]):
+        parts = [x @ y for x, y in zip(torch.split(a, size, 1), torch.split(b, size, 0), strict=True)]
+        yield operation.finished([torch.stack([operation.low(part, dtype) for part in parts]).sum(0)])
+        running = parts[0]
+        for part in parts[1:]:
+            running = operation.low(running, dtype) + part
+        yield operation.finished([running])
+
+
+def _terms_of_a_part(terms: int, products: int) -> list[int]:
+    """Return the numbers of terms that a part of a sum may have, the most usual ones first."""
+    sizes = [FEW_TERMS, *(math.ceil(terms / parts) for parts in PARTS[:_USUAL])]
+    if products <= SMALL:
+        sizes += [math.ceil(math.ceil(terms / parts) / tile) * tile for parts in PARTS for tile in TILES]
+    return [size for size in dict.fromkeys(sizes) if FEW_TERMS <= size < terms <= size * PARTS[-1]]

@@ -78,10 +78,14 @@ def _layer(operation: Operation) -> tuple[Layer, bool]:
     mode = operation.argument(9, "mode")
     if mode != LSTM:
         raise NotImplementedError(f"{operation.name} with mode {mode}")
-    return _made(operation, (x, of_input, of_state, bias1, bias2), (h, c), reverse=bool(reverse)), bool(reverse)
+    return _created_layer(operation, (x, of_input, of_state, bias1, bias2), (h, c), reverse=bool(reverse)), bool(
+        reverse
+    )
 
 
-def _made(operation: Operation, tensors: tuple[Tensor, ...], states: tuple[Tensor, Tensor], *, reverse: bool) -> Layer:
+def _created_layer(
+    operation: Operation, tensors: tuple[Tensor, ...], states: tuple[Tensor, Tensor], *, reverse: bool
+) -> Layer:
     x, of_input, of_state, bias1, bias2 = tensors
     batch, width = x.shape[1], of_state.shape[1]
     h, c = (state.reshape(batch, width) for state in states)
@@ -97,7 +101,7 @@ def cpu_backward(operation: Operation) -> list[Any]:
     reverse = bool(operation.argument(13, "reverse"))
     if operation.argument(14, "mode") != LSTM:
         raise NotImplementedError(f"{operation.name} with mode {operation.argument(14, 'mode')}")
-    layer = _made(operation, (x, of_input, of_state, bias1, bias2), (h, c), reverse=reverse)
+    layer = _created_layer(operation, (x, of_input, of_state, bias1, bias2), (h, c), reverse=reverse)
     steps = unrolled(operation, layer, operation.given[0])
     grad = torch.zeros_like(torch.stack([step.h for step in steps])) if grad is None else grad
     grad = grad.flip(0) if reverse else grad

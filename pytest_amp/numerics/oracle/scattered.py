@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from pytest_amp.numerics.oracle.colliding_updates import in_turn
+from pytest_amp.numerics.oracle.colliding_updates import accumulate_sequentially
 from pytest_amp.numerics.oracle.operation import LOW, Operation
 
 #: Index of the argument that contains the indices of the maxima, by overload.
@@ -120,5 +120,7 @@ def _summed(operation: Operation, values: Tensor, targets: Tensor, size: int) ->
     """Add the ``values`` of each row to their ``targets`` in a row of ``size`` sums, rounding every addition."""
     rows = values.shape[0]
     first = torch.arange(rows, device=targets.device).view(-1, 1) * size
-    total = in_turn(operation, values.new_zeros(rows * size), (first + targets).flatten(), values.flatten())
+    total = accumulate_sequentially(
+        operation, values.new_zeros(rows * size), (first + targets).flatten(), values.flatten()
+    )
     return total.view(rows, size)

@@ -69,15 +69,15 @@ def in_steps(operation: Operation) -> list[Any]:
     if dtype not in LOW or not {*operation.given} <= {dtype, None}:
         return operation.once()
 
-    def taken(argument: Any) -> Any:
+    def converted(argument: Any) -> Any:
         if not isinstance(argument, (Tensor, float)):
             return argument
         values = torch.as_tensor(argument, dtype=WIDE[False])
         return Low(operation.low(values, dtype), lambda numbers: operation.low(numbers, dtype))
 
-    kwargs = {name: taken(value) for name, value in operation.kwargs.items()}
+    kwargs = {name: converted(value) for name, value in operation.kwargs.items()}
     steps = ON_CUDA if operation.device_type == "cuda" else {}
-    result = {**STEPS, **steps}[operation.name](*(taken(value) for value in operation.args), **kwargs)
+    result = {**STEPS, **steps}[operation.name](*(converted(value) for value in operation.args), **kwargs)
     return operation.finished([result.values])
 
 

@@ -44,11 +44,11 @@ def _joined(
 
 def _has_gaps(tensor: Tensor) -> bool:
     """Return whether the elements of ``tensor`` have gaps in memory, in any order of its dimensions."""
-    beside = 1
+    contiguous_stride = 1
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
-        if size > 1 and stride != beside:
+        if size > 1 and stride != contiguous_stride:
             return True
-        beside *= size
+        contiguous_stride *= size
     return False
 
 

@@ -8,7 +8,7 @@ float32's error of the float64 value. This gives the following bounds:
   independent roundings of the same size give sqrt(2). EXCESS is 1.25, between 1 and sqrt(2). The largest measured ratio
   is 1.17, for a rounded variance of 49 values, and 1.05 otherwise (torch 2.13, CPU, 112 cases, 5 seeds).
 - Share of elements equal to the model's: all but those near a midpoint. For a tenth of the elements (SHARE) to differ,
-  float32 sums would have to be off by 0.05 ulp of the low dtype, which is 400 float32 roundings in fp16 and 3000 in
+  float32 sums would need an error of 0.05 ulp of the low dtype, which is 400 float32 roundings in fp16 and 3000 in
   bf16; a second rounding changes a quarter of the elements or more. For cancelling sums nearly a tenth may differ
   without a larger error, so a small share of equal elements is a fault only if the excess is above SHARE_EXCESS.
 - Nondeterministic reduction (``ANY_ORDER``): its error is an independent draw of the model's, and may be larger by
@@ -20,7 +20,7 @@ float32's error of the float64 value. This gives the following bounds:
   values, and must exceed the bound again.
 - Error of a float32 result: no intermediate value was rounded if the error is below the geometric mean of the unit
   roundoffs of float32 and the low dtype. If the terms cancel, the error is relative to their absolute values. A long
-  sum, whose float32 roundings may add up to more, is measured again on other values. See ``oracle.sums``.
+  sum, whose float32 roundings may sum to more, is measured again on other values. See ``oracle.sums``.
 - Values of a float32 result: if the exact values lie between those of the low dtype, so must the result's.
 """
 
@@ -75,11 +75,11 @@ def faults(calls: Iterable[ObservedCall], low: torch.dtype, scale: float = 1.0) 
 
 
 _DTYPE = "the kernel returns another dtype than torch's type promotion gives"
-_HOLLOW = "the operator rounds on its way, and casts back at the end"
-_WIDE = "the operator computes, or adds up, in the low dtype although its result is float32"
-_LOW = "the operator rounds on its way in place of once at its end, or adds up in the low dtype"
+_HOLLOW = "the operator rounds an intermediate result, and casts its result back"
+_WIDE = "the operator computes or accumulates in the low dtype, although its result is float32"
+_LOW = "the operator rounds intermediate results, not only its result, or accumulates in the low dtype"
 _SHARE = "the operator rounds twice"
-_GARBAGE = "what it returns is no rounding: its kernel is wrong, or reads or writes memory that is not its own"
+_GARBAGE = "its error is not a rounding error: the kernel is wrong, or reads or writes memory outside of its arguments"
 _ORDER = (_GARBAGE, _DTYPE, _HOLLOW, _WIDE, _LOW, _SHARE)
 #: Relative error (in units of the model's, if that is above 1) that no rounding causes, even if terms cancel.
 _NO_ROUNDING = 10.0
@@ -111,7 +111,7 @@ def _fault_of_float32(
         return Fault(call, f"returned float32 with values of {dtype_name(low)} alone", _model(call), _HOLLOW)
     error, most = error_and_bound(call, result, low, scale, again=again)
     if error > most:
-        return Fault(call, f"returned float32 that is off by {error:.2g}", f"at most {most:.2g}", _WIDE)
+        return Fault(call, f"returned float32 with an error of {error:.2g}", f"at most {most:.2g}", _WIDE)
     return None
 
 
@@ -119,7 +119,7 @@ def _fault_of_low(call: ObservedCall, result: Agreement, low: torch.dtype, scale
     excess, most = error_and_bound(call, result, low, scale)
     if excess > most:
         likely = _GARBAGE if result.error > _NO_ROUNDING * max(1.0, result.ideal) else _LOW
-        return Fault(call, f"is off by {excess:.3g} times its model's error", _model(call), likely)
+        return Fault(call, f"has {excess:.3g} times the error of its model", _model(call), likely)
     unlike = unequal(call, result)
     if unlike is not None and unlike > (1 - SHARE) * scale and excess > SHARE_EXCESS:
         return Fault(call, f"equals its model in {1 - unlike:.0%} of its elements", _model(call), _SHARE)

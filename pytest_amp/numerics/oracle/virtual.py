@@ -102,9 +102,11 @@ class Predictor:
     def virtualised(self, realised: Realised) -> Realised:
         """Return ``realised`` with virtual parameters, buffers and batch; the module is changed: pass a copy.
 
-        Tied parameters stay tied. Embeddings return dense gradients, whose values are the same.
+        Tied parameters stay tied, and shared buffers shared. Embeddings return dense gradients, whose values are the
+        same.
         """
         parameters: dict[int, torch.nn.Parameter] = {}
+        buffers: dict[torch.Tensor, Any] = {}
         with torch_private.dispatched_calls(self.run, virtual_only=True):
             for module in realised.model.modules():
                 for name, parameter in list(module.named_parameters(recurse=False, remove_duplicate=False)):
@@ -113,7 +115,9 @@ class Predictor:
                         parameters[id(parameter)] = new if is_real(parameter) else parameter
                     setattr(module, name, parameters[id(parameter)])
                 for name, buffer in list(module.named_buffers(recurse=False, remove_duplicate=False)):
-                    setattr(module, name, virtual(buffer))
+                    if buffer not in buffers:
+                        buffers[buffer] = virtual(buffer)
+                    setattr(module, name, buffers[buffer])
                 if isinstance(module, (torch.nn.Embedding, torch.nn.EmbeddingBag)):
                     module.sparse = False
                 if isinstance(module, torch.nn.RNNBase):

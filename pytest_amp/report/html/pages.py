@@ -88,7 +88,7 @@ def of_difference(difference: Difference) -> str:
     by_key = {observation.key: observation for observation in difference.observations}
     before = difference.old.by_key()
     now = [
-        by_key.get(observation.key, _beside(observation, before.get(observation.key)))
+        by_key.get(observation.key, _with_earlier_value(observation, before.get(observation.key)))
         for observation in difference.new.observations
     ]
     return _render(
@@ -213,7 +213,7 @@ def _worst_first(observation: Observation) -> tuple[int, str]:
     return ORDER.index(observation.verdict) if observation.verdict in ORDER else len(ORDER), observation.key
 
 
-def _beside(observation: Observation, before: Observation | None) -> Observation:
+def _with_earlier_value(observation: Observation, before: Observation | None) -> Observation:
     """Return an unchanged observation with its earlier value, since a plot shows both."""
     return observation if before is None else replace(observation, baseline=before.value)
 

@@ -1,7 +1,7 @@
 """More samples of operators with non-tensor arguments: other dimensions, orders, reductions and modes.
 
 A kernel that reads an argument before it casts, or does not pass one on, is correct for the samples of the other tables
-and wrong for one of these. They are used by the check ``hand_cast`` only.
+and wrong for one of these. They are used by the check ``manual_casts`` only.
 """
 
 # ruff: noqa: FBT003  # operators take booleans by position

@@ -65,7 +65,7 @@ def test_a_float32_result_of_low_values_is_hollow() -> None:
     assert agreement(low, exact).hollow
     assert not agreement(exact.float(), exact).hollow
     assert not agreement(low, low.double()).hollow  # the exact values are the predicted ones
-    assert not agreement(low.to(LOW), exact).hollow  # a low dtype is no secret rounding
+    assert not agreement(low.to(LOW), exact).hollow  # a low dtype is not a hidden rounding
     few = torch.linspace(1, 2, 40, dtype=torch.float64) / 3
     assert not agreement(few.to(LOW).float(), few).hollow
 

@@ -14,12 +14,13 @@ from torch.nn import functional as f
 from pytest_amp.cases import Case
 from pytest_amp.devices import find_device
 from pytest_amp.numerics.oracle import Predictor, run_virtual
-from pytest_amp.numerics.oracle.colliding_updates import DEVIATIONS, spread
+from pytest_amp.numerics.oracle.colliding_updates import spread
 from pytest_amp.numerics.oracle.models import ModelName
 from pytest_amp.numerics.oracle.observer import ObservedCall, Observer
 from pytest_amp.numerics.oracle.operation import Operation
 from pytest_amp.numerics.oracle.verdict import EXCESS, faults
-from pytest_amp.numerics.prediction import by_hand
+from pytest_amp.numerics.prediction import manual_region
+from pytest_amp.numerics.tolerance import DEVIATIONS
 from pytest_amp.precision import BF16
 from tests.numerics.planted import kernel
 
@@ -69,7 +70,7 @@ IN_ANY_ORDER: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-def seen(device: str, function: Callable[[Tensor], Tensor], dtype: torch.dtype) -> list[ObservedCall]:
+def observed_by(device: str, function: Callable[[Tensor], Tensor], dtype: torch.dtype) -> list[ObservedCall]:
     observer = Observer(device, dtype)
     x = numbers(dtype)
     with observer.on({}):
@@ -80,18 +81,18 @@ def seen(device: str, function: Callable[[Tensor], Tensor], dtype: torch.dtype) 
 
 @pytest.mark.parametrize("name", IN_TURN)
 def test_a_cpu_adds_in_turn(name: str, dtype: torch.dtype) -> None:
-    [actual] = seen("cuda", IN_TURN[name], dtype)
+    [actual] = observed_by("cuda", IN_TURN[name], dtype)
     [result] = actual.results
     assert (actual.model.name, result.equal) == (ModelName.ANY_ORDER, result.elements)
     if not name.endswith("_"):  # writing operators have no model on a CPU
-        [actual] = seen("cpu", IN_TURN[name], dtype)
+        [actual] = observed_by("cpu", IN_TURN[name], dtype)
         assert (actual.model.name, actual.results[0].equal) == (ModelName.RUNNING_SUM, result.elements)
 
 
 @pytest.mark.parametrize("name", IN_ANY_ORDER)
 def test_each_number_that_meets_others_rounds(name: str, dtype: torch.dtype) -> None:
     """The error exceeds one rounding by this factor: an H200 makes 1.5 to 1.7 times the error with four."""
-    [actual] = seen("cuda", IN_ANY_ORDER[name], dtype)
+    [actual] = observed_by("cuda", IN_ANY_ORDER[name], dtype)
     [result] = actual.results
     most = 1.1 if "times" in name else 0.8  # a CPU rounds products, too
     assert 0.5 < result.error / result.ideal < most
@@ -125,7 +126,7 @@ def test_another_order_is_no_fault(count: int, dtype: torch.dtype) -> None:
     """Use 64, 16 and 4 values at a place."""
     with kernel("index_add", in_some_order()):
         for _ in range(10):
-            actual = seen("cuda", lambda x: room(x)[:count].index_add(0, places(count), x), dtype)
+            actual = observed_by("cuda", lambda x: room(x)[:count].index_add(0, places(count), x), dtype)
             assert actual[0].results[0].equal < actual[0].results[0].elements
             assert faults(actual, dtype) == []
 
@@ -133,7 +134,7 @@ def test_another_order_is_no_fault(count: int, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("count", [4, 16])
 def test_a_lost_number_is_a_fault(count: int, dtype: torch.dtype) -> None:
     with kernel("index_add", in_some_order(lost=1)):
-        actual = seen("cuda", lambda x: room(x)[:count].index_add(0, places(count), x), dtype)
+        actual = observed_by("cuda", lambda x: room(x)[:count].index_add(0, places(count), x), dtype)
     assert [fault.operator for fault in faults(actual, dtype)] == ["index_add"]
 
 
@@ -147,9 +148,9 @@ def test_what_rounds_once_more_where_nothing_meets_is_a_fault(dtype: torch.dtype
     def alone(x: Tensor) -> Tensor:
         return x.index_add(0, torch.arange(ROWS).flip(0), x)
 
-    assert faults(seen("cuda", alone, dtype), dtype) == []
+    assert faults(observed_by("cuda", alone, dtype), dtype) == []
     with kernel("index_add", coarse):
-        actual = seen("cuda", alone, dtype)
+        actual = observed_by("cuda", alone, dtype)
     assert actual[0].results[0].spread == 1.0
     assert len(faults(actual, dtype)) == 1
 
@@ -187,7 +188,7 @@ def noise(model: Places, dtype: torch.dtype) -> tuple[float, set[str]]:
     actual, unknown = [], set()
     for rounds in (False, True):
         predictor = Predictor("cuda", rounds=rounds)
-        region = by_hand(find_device("cpu"), BF16, inside=False)
+        region = manual_region(find_device("cpu"), BF16, inside=False)
         actual.append(run_virtual(case, case.realise().on("cpu"), region, predictor, seed=0).step.outputs["sums"])
         unknown = predictor.unmodelled
     return float((actual[1] - actual[0]).norm() / actual[0].norm()), unknown

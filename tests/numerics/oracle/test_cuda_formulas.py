@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as f
 
 from pytest_amp import torch_private
-from pytest_amp.numerics.oracle import cuda, formulas, products
+from pytest_amp.numerics.oracle import cuda, elementwise, formulas, products
 from pytest_amp.numerics.oracle.models import ModelName, evaluate, model_for
 from pytest_amp.numerics.oracle.operation import Operation
 
@@ -199,11 +199,14 @@ def test_a_sum_in_parts(*, reduced: bool) -> None:
     result = replace(operation("aten::mm", a, b, rounds=True), returned=(torch.bfloat16,))
     parts = [(a[:, at : at + 8] @ b[at : at + 8]).bfloat16().double() for at in (0, 8, 16)]
     expected = sum(parts, torch.zeros(12, 10, dtype=WIDE)).bfloat16().double()
+    whole = [a[:, at : at + 8] @ b[at : at + 8] for at in (0, 8, 16)]
+    running = ((whole[0].bfloat16().double() + whole[1]).bfloat16().double() + whole[2]).bfloat16().double()
     try:
         ways = [way[0] for way in products.in_parts(result)]
     finally:
         flags.allow_bf16_reduced_precision_reduction = before
     assert any(torch.equal(way, expected) for way in ways) == reduced
+    assert any(torch.equal(way, running) for way in ways) == reduced
     assert not any(torch.equal(way, result.once()[0]) for way in ways)
 
 
@@ -327,6 +330,46 @@ def test_as_many_elements_are_one_rounding_as_on_a_gpu(name: str, place: int) ->
     assert share == pytest.approx(shares[place], abs=0.04)
     formula = {**formulas.BY_MODEL, **formulas.ON_CUDA}["fused", overload]
     assert torch.allclose(formula(replace(result, rounds=False))[0], replace(result, rounds=False).once()[0])
+
+
+def _powers(dtype: torch.dtype) -> dict[float, Tensor]:
+    """Return powers of ``_bases`` as CUDA's kernel computes them, with torch's own arithmetic in the dtype."""
+    x = _bases(dtype)
+    wide = x.double()
+    return {
+        3: x * x * x,
+        -2: (x * x).reciprocal(),
+        2: x * x,
+        -1: x.reciprocal(),
+        0.5: wide.sqrt().to(dtype),
+        -0.5: wide.rsqrt().to(dtype),
+        5: (wide**5).to(dtype),
+        2.3: (wide ** float(torch.tensor(2.3, dtype=dtype))).to(dtype),
+        3.0001: x * x * x,  # rounds to 3
+    }
+
+
+def _bases(dtype: torch.dtype) -> Tensor:
+    return (torch.rand(512, generator=torch.Generator().manual_seed(0)) * 3 + 0.25).to(dtype)
+
+
+@pytest.mark.parametrize("name", ["aten::pow.Tensor_Scalar", "aten::pow_.Scalar"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_cubes_and_inverse_squares_round_each_product(dtype: torch.dtype, name: str) -> None:
+    for exponent, expected in _powers(dtype).items():
+        bases = [_bases(dtype).double() for _ in range(2)]  # of two calls, since pow_ writes
+        call = replace(operation(name, bases[0], exponent, rounds=True, dtype=dtype), returned=(dtype,))
+        assert model_for(call).name is ModelName.FUSED
+        assert torch.equal(evaluate(call)[0], expected.double()), exponent
+        once = replace(call, args=(bases[1], exponent)).once()[0]
+        assert torch.equal(once, expected.double()) == (exponent in (2, -1, 0.5, -0.5, 5)), exponent
+
+
+@pytest.mark.parametrize("exponent", [3, -2, 2, 2.3])
+def test_powers_without_rounding_are_the_float64_kernels(exponent: float) -> None:
+    result = replace(operation("aten::pow.Tensor_Scalar", wide(64).abs() + 0.5, exponent), returned=(torch.bfloat16,))
+    (power,) = elementwise.power_cuda(result)
+    assert torch.allclose(power, result.once()[0])
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

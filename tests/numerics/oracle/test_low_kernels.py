@@ -211,7 +211,7 @@ STEPS: dict[str, tuple[str, Callable[[Tensor], Tensor]]] = {
 }
 
 
-def seen(function: Callable[[Tensor], Tensor], dtype: torch.dtype, seed: int = 0) -> Observer:
+def observed_by(function: Callable[[Tensor], Tensor], dtype: torch.dtype, seed: int = 0) -> Observer:
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(4608, generator=generator).to(dtype).requires_grad_()
     observer = Observer("cpu", dtype)
@@ -224,7 +224,7 @@ def seen(function: Callable[[Tensor], Tensor], dtype: torch.dtype, seed: int = 0
     return observer
 
 
-def held(observer: Observer, dtype: torch.dtype, *operators: str, least: float = 1.0) -> None:
+def expect_equal(observer: Observer, dtype: torch.dtype, *operators: str, least: float = 1.0) -> None:
     """Check that ``operators`` have models, and that a share ``least`` of low results is equal to them."""
     assert faults(observer.observed_calls, dtype) == []
     for operator in operators:
@@ -249,7 +249,7 @@ def test_each_step_is_rounded_where_the_kernel_rounds(name: str, dtype: torch.dt
     least = (
         NEARLY_ALL if name.startswith(("affine", "addbmm")) else 1.0
     )  # a float32 sum of products may be near a rounding boundary
-    held(seen(function, dtype), dtype, operator, least=least)
+    expect_equal(observed_by(function, dtype), dtype, operator, least=least)
 
 
 #: Weights of an interpolation are float32 functions of float32 places: a few fall on the other side of a boundary.
@@ -286,13 +286,15 @@ INTERPOLATED: dict[str, tuple[str, Callable[[Tensor], Tensor]]] = {
 @pytest.mark.parametrize("name", INTERPOLATED)
 def test_weights_of_an_interpolation_are_low(name: str, dtype: torch.dtype) -> None:
     operator, function = INTERPOLATED[name]
-    held(seen(function, dtype), dtype, operator, least=0.97 if dtype == torch.float16 else 0.985)
+    expect_equal(observed_by(function, dtype), dtype, operator, least=0.97 if dtype == torch.float16 else 0.985)
 
 
 def test_the_pixel_that_is_read_is_found_in_float32(dtype: torch.dtype) -> None:
     """The pixel is determined in float32, also with float32 tensors: float64 reads another one at integer places."""
     del dtype
-    held(seen(lambda x: f.interpolate(x.float().view(4, 8, 144), size=1000), torch.bfloat16), torch.bfloat16)
+    expect_equal(
+        observed_by(lambda x: f.interpolate(x.float().view(4, 8, 144), size=1000), torch.bfloat16), torch.bfloat16
+    )
 
 
 def scaled(x: Tensor, *, scale: float, approximate: str) -> Tensor:
@@ -314,8 +316,8 @@ CANCELLING: dict[str, tuple[str, Callable[[Tensor], Tensor]]] = {
 @pytest.mark.parametrize("name", CANCELLING)
 def test_what_cancels_in_float32_is_followed(name: str, dtype: torch.dtype) -> None:
     operator, function = CANCELLING[name]
-    observer = seen(function, dtype)
-    held(observer, dtype, operator, least=0.99)
+    observer = observed_by(function, dtype)
+    expect_equal(observer, dtype, operator, least=0.99)
     actual = [call.model.name for call in observer.observed_calls if call.operator == f"aten::{operator}"]
     assert set(actual) == {ModelName.IN_FLOAT32}
 
@@ -349,5 +351,5 @@ def test_a_broken_float32_kernel_is_not_followed(operator: str, dtype: torch.dty
         return result if result.dtype == torch.float64 else result * 1.02
 
     with kernel(operator, broken):
-        actual = faults(seen(lambda x: f.gelu(4 * x), dtype).observed_calls, dtype)
+        actual = faults(observed_by(lambda x: f.gelu(4 * x), dtype).observed_calls, dtype)
     assert [call.operator for call in actual] == [operator]

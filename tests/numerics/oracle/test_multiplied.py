@@ -40,7 +40,7 @@ CALLS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-def seen(name: str, dtype: torch.dtype) -> Observer:
+def observed_by(name: str, dtype: torch.dtype) -> Observer:
     observer = Observer("cpu", dtype)
     x = (1 + torch.randn(7, 602, generator=torch.Generator().manual_seed(0)) / 64).to(dtype)
     with observer.on({}):
@@ -51,7 +51,7 @@ def seen(name: str, dtype: torch.dtype) -> Observer:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bf16", "fp16"])
 @pytest.mark.parametrize("name", CALLS)
 def test_every_element_is_as_predicted(name: str, dtype: torch.dtype) -> None:
-    observer = seen(name, dtype)
+    observer = observed_by(name, dtype)
     assert faults(observer.observed_calls, dtype) == []
     (result,) = observer.observed_calls[-1].results
     assert "prod" in observer.observed_calls[-1].operator
@@ -64,7 +64,7 @@ def test_a_product_that_loses_half_of_its_factors_is_red() -> None:
         return original(x if x.dtype == torch.float64 else x[:, 300:], *remaining, **kwargs)
 
     with kernel("prod.dim_int", losing):
-        (fault,) = faults(seen("rows", torch.bfloat16).observed_calls, torch.bfloat16)
+        (fault,) = faults(observed_by("rows", torch.bfloat16).observed_calls, torch.bfloat16)
     assert fault.operator == "prod.dim_int"
 
 

@@ -39,7 +39,7 @@ print(model_of("aten::convolution", "cpu", "bf16").name.value)
 """
 
 
-def said(code: str, *, torch: str | None = None, onednn: str | None = None) -> str:
+def output_of(code: str, *, torch: str | None = None, onednn: str | None = None) -> str:
     """Return the last word that ``code`` prints in a process in which torch and oneDNN use no more than these."""
     limits = {"ATEN_CPU_CAPABILITY": torch, "ONEDNN_MAX_CPU_ISA": onednn}
     done = subprocess.run(
@@ -59,16 +59,16 @@ _HEAD = "import torch; torch.set_num_threads(1)\n"
 
 @pytest.mark.parametrize("capability", ["default", "avx2", None])
 def test_numbers_that_fill_no_vector(capability: str | None) -> None:
-    assert said(TAILS, torch=capability) == "1.0"
+    assert output_of(TAILS, torch=capability) == "1.0"
 
 
 @pytest.mark.parametrize("capability", ["default", "avx2", None])
 def test_attention_takes_exponentials_as_predicted(capability: str | None) -> None:
     """Exponentials come in eights with AVX2, in sixteens with AVX512, else singly: the last of a row are exact."""
-    assert float(said(ATTENTION, torch=capability)) < 1e-6
+    assert float(output_of(ATTENTION, torch=capability)) < 1e-6
 
 
 @pytest.mark.parametrize("onednn", ["AVX2", None])
 def test_convolutions_are_added_up_low_where_onednn_has_none(onednn: str | None) -> None:
-    model = said(CONVOLUTIONS, torch="avx2" if onednn else None, onednn=onednn)
+    model = output_of(CONVOLUTIONS, torch="avx2" if onednn else None, onednn=onednn)
     assert model == "unmodelled" if onednn else model in {"once", "unmodelled"}

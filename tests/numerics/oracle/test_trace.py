@@ -80,7 +80,7 @@ def test_a_kernel_that_rounds_twice_is_seen(name: str) -> None:
     overload = getattr(torch.ops.aten, name).default
     kernel = torch.library.get_kernel(overload, "CPU") if hasattr(torch.library, "get_kernel") else None
     if kernel is None:
-        pytest.skip("this torch hands no kernels out")
+        pytest.skip("this torch has no get_kernel")
 
     def coarse(keys: Any, *args: Any, **kwargs: Any) -> Any:
         result = kernel.call_boxed(keys, *args, **kwargs)
@@ -118,7 +118,7 @@ def test_an_operator_in_another_dtype_is_seen() -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_fused_attention_is_seen_in_both_passes(dtype: torch.dtype) -> None:
     """Fused attention may draw random values, but not without dropout; sixteen keys are one AVX512 vector."""
-    case = next(wide_case for wide_case in wider_zoo() if wide_case.name == "attention_flash")
+    case = next(case_of_zoo for case_of_zoo in wider_zoo() if case_of_zoo.name == "attention_flash")
     trace = traced(case, dtype=dtype)
     name = "_scaled_dot_product_flash_attention_for_cpu"
     actual = rows(trace, name, "forward") + rows(trace, f"{name}_backward", "backward")
@@ -127,7 +127,7 @@ def test_fused_attention_is_seen_in_both_passes(dtype: torch.dtype) -> None:
 
 
 def test_sums_that_cancel_are_as_exact_as_float32() -> None:
-    """The sum of a million and its negative cancels beyond float32's precision: no fault of the kernel."""
+    """A sum that cancels beyond float32's precision is not a fault of the kernel."""
     big = torch.full((8, 1), 1e3)
     case = Case(
         "cancelling",

@@ -1,4 +1,4 @@
-"""Results below the smallest normal float32, which kernels flush to zero, are no rounding of their own."""
+"""Results below the smallest normal float32, which kernels flush to zero, are not a rounding of their own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Vector remainders on a CPU: values in kernels that round only them internally."""
+"""Vector remainders on a CPU: kernels round intermediate results of these elements only."""
 
 from __future__ import annotations
 

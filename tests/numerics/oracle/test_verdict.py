@@ -30,7 +30,7 @@ def observed(
     return ObservedCall(place, "aten::mm", (input_dtype,), Model(name, factor=factor), (result,), None, longest)
 
 
-def said(
+def fault_text(
     result: Agreement, call: ObservedCall | None = None, *, low: torch.dtype = BF16, scale: float = 1.0
 ) -> str | None:
     actual = fault_of(call or observed(result), result, low, scale)
@@ -44,12 +44,12 @@ def test_bounds_lie_between_what_was_measured_and_what_they_are_to_tell() -> Non
 
 
 def test_what_follows_its_model_is_no_fault() -> None:
-    assert said(LOW) is said(WIDE) is None
+    assert fault_text(LOW) is fault_text(WIDE) is None
 
 
 def test_another_dtype_than_promotion_gives() -> None:
-    assert said(replace(WIDE, expected_dtype=BF16)) == "returned float32"
-    assert said(replace(WIDE, expected_dtype=None)) is None  # the kernel decides
+    assert fault_text(replace(WIDE, expected_dtype=BF16)) == "returned float32"
+    assert fault_text(replace(WIDE, expected_dtype=None)) is None  # the kernel decides
 
 
 @pytest.mark.parametrize("factor", [1.0, 3.0])
@@ -57,68 +57,70 @@ def test_an_error_beyond_the_models(factor: float) -> None:
     """Operators that are known to round more often may have a larger error."""
     bound = factor * EXCESS * LOW.ideal
     call = observed(LOW, factor=factor)
-    assert said(replace(LOW, error=0.99 * bound), call) is None
+    assert fault_text(replace(LOW, error=0.99 * bound), call) is None
     assert (
-        said(replace(LOW, error=1.01 * bound), call)
-        == f"is off by {1.01 * bound / LOW.ideal:.3g} times its model's error"
+        fault_text(replace(LOW, error=1.01 * bound), call)
+        == f"has {1.01 * bound / LOW.ideal:.3g} times the error of its model"
     )
-    assert said(replace(LOW, error=1.9 * bound), call, scale=2.0) is None
+    assert fault_text(replace(LOW, error=1.9 * bound), call, scale=2.0) is None
 
 
 def test_an_error_below_one_rounding_of_few_elements_is_measured_by_that() -> None:
     exact = replace(LOW, ideal=0.0, elements=1, equal=1)
     least = tolerance.floor(1, 2.0**-8)
-    assert said(replace(exact, error=1.2 * least)) is None
-    assert said(replace(exact, error=1.3 * least)) is not None
+    assert fault_text(replace(exact, error=1.2 * least)) is None
+    assert fault_text(replace(exact, error=1.3 * least)) is not None
 
 
 def test_a_share_that_is_not_the_models() -> None:
-    """Judge a share beside an error that is slightly larger, of enough elements, and with a model of its elements."""
+    """Judge a share if the error is slightly larger, of enough elements, and with a model of its elements."""
     few = replace(LOW, equal=int(SHARE * 1000) - 10, error=1.01 * SHARE_EXCESS * LOW.ideal)
-    assert said(few) == "equals its model in 89% of its elements"
-    assert said(replace(few, equal=int(SHARE * 1000) + 10)) is None
-    assert said(replace(few, error=0.99 * SHARE_EXCESS * LOW.ideal)) is None
-    assert said(replace(few, elements=60, equal=40)) is None
-    assert said(few, observed(few, ModelName.UNMODELLED)) is None
-    assert said(few, scale=2.0) is None
+    assert fault_text(few) == "equals its model in 89% of its elements"
+    assert fault_text(replace(few, equal=int(SHARE * 1000) + 10)) is None
+    assert fault_text(replace(few, error=0.99 * SHARE_EXCESS * LOW.ideal)) is None
+    assert fault_text(replace(few, elements=60, equal=40)) is None
+    assert fault_text(few, observed(few, ModelName.UNMODELLED)) is None
+    assert fault_text(few, scale=2.0) is None
 
 
 @pytest.mark.parametrize("low", [BF16, FP16])
 def test_a_float32_result_that_was_low(low: torch.dtype) -> None:
     most = most_of_float32(low)
-    assert said(replace(WIDE, error=0.99 * most), low=low) is None
-    assert said(replace(WIDE, error=1.01 * most), low=low) == f"returned float32 that is off by {1.01 * most:.2g}"
-    assert said(replace(WIDE, error=1.9 * most), low=low, scale=2.0) is None
+    assert fault_text(replace(WIDE, error=0.99 * most), low=low) is None
+    assert (
+        fault_text(replace(WIDE, error=1.01 * most), low=low) == f"returned float32 with an error of {1.01 * most:.2g}"
+    )
+    assert fault_text(replace(WIDE, error=1.9 * most), low=low, scale=2.0) is None
 
 
 def test_a_float32_result_of_a_model_that_keeps_sums_low() -> None:
     """The result has the error of its model, and a little more."""
     retained = replace(WIDE, ideal=0.01)
-    assert said(replace(retained, error=0.0124)) is None
-    assert said(replace(retained, error=0.013)) is not None
+    assert fault_text(replace(retained, error=0.0124)) is None
+    assert fault_text(replace(retained, error=0.013)) is not None
     small = replace(WIDE, ideal=0.5 * most_of_float32(BF16))
-    assert said(replace(small, error=1.49 * most_of_float32(BF16))) is None
-    assert said(replace(small, error=1.51 * most_of_float32(BF16))) is not None
+    assert fault_text(replace(small, error=1.49 * most_of_float32(BF16))) is None
+    assert fault_text(replace(small, error=1.51 * most_of_float32(BF16))) is not None
 
 
 def test_a_hollow_result() -> None:
     hollow = replace(WIDE, hollow=True)
-    assert said(hollow) == "returned float32 with values of bfloat16 alone"
+    assert fault_text(hollow) == "returned float32 with values of bfloat16 alone"
     running = ModelName.RUNNING_SUM
-    assert said(hollow, observed(hollow, running)) is None  # its model has low-precision sums
-    assert said(hollow, observed(hollow, running, input_dtype=FLOAT32)) is not None
+    assert fault_text(hollow, observed(hollow, running)) is None  # its model has low-precision sums
+    assert fault_text(hollow, observed(hollow, running, input_dtype=FLOAT32)) is not None
 
 
 def test_what_other_numbers_do_not_show_is_no_fault() -> None:
     bad = replace(LOW, error=2 * EXCESS * LOW.ideal)
-    assert said(replace(bad, again=LOW)) is None
-    assert said(replace(bad, again=bad)) is not None
+    assert fault_text(replace(bad, again=LOW)) is None
+    assert fault_text(replace(bad, again=bad)) is not None
     off = replace(WIDE, error=1.5 * most_of_float32(FP16))
     long = 1 << 20
     assert probable(long) > off.error
-    assert said(replace(off, again=off), observed(off, longest=long), low=FP16) is None
-    assert said(replace(off, again=off), low=FP16) is not None
-    assert said(off, observed(off, longest=long), low=FP16) is not None  # nothing was computed from other values
+    assert fault_text(replace(off, again=off), observed(off, longest=long), low=FP16) is None
+    assert fault_text(replace(off, again=off), low=FP16) is not None
+    assert fault_text(off, observed(off, longest=long), low=FP16) is not None  # nothing was computed from other values
 
 
 def test_the_worst_kind_comes_first() -> None:
@@ -131,7 +133,7 @@ def test_the_worst_kind_comes_first() -> None:
         replace(WIDE, expected_dtype=BF16),
     ]
     actual = [fault.what for fault in faults((observed(kind) for kind in kinds), BF16)]
-    assert [what.split(" ")[0] for what in actual] == ["returned", "returned", "returned", "is", "equals"]
+    assert [what.split(" ")[0] for what in actual] == ["returned", "returned", "returned", "has", "equals"]
     assert actual[0] == "returned float32"
     assert actual[1] == "returned float32 with values of bfloat16 alone"
 
@@ -144,4 +146,4 @@ def test_how_it_is_called() -> None:
 def test_values_that_are_no_rounding_are_told_from_those_that_round_twice() -> None:
     garbage, twice = replace(LOW, error=50.0), replace(LOW, error=2e-3)
     actual = [fault_of(observed(values), values, BF16, 1.0) for values in (garbage, twice)]
-    assert [fault is not None and "its kernel is wrong" in fault.likely for fault in actual] == [True, False]
+    assert [fault is not None and "the kernel is wrong" in fault.likely for fault in actual] == [True, False]

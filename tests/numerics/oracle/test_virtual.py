@@ -17,7 +17,7 @@ from pytest_amp.cases import Attention, Case, Realised, cnn, decoder, lstm, mlp
 from pytest_amp.devices import find_device
 from pytest_amp.numerics.oracle import Predictor, Wide, run_exact, run_virtual
 from pytest_amp.numerics.oracle.virtual import values, virtual
-from pytest_amp.numerics.prediction import by_hand
+from pytest_amp.numerics.prediction import manual_region
 from pytest_amp.numerics.step import Step, run_step
 from pytest_amp.precision import BF16, FP16, Precision
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def predicted(case: Case, precision: Precision = BF16, *, inside: bool = False) -> Wide:
-    region = by_hand(CPU, precision, inside=inside)
+    region = manual_region(CPU, precision, inside=inside)
     scale = 1.0 if precision is BF16 else 2.0**12
     return run_virtual(case, case.realise().on("cpu"), region, Predictor("cpu", rounds=True), seed=0, loss_scale=scale)
 
@@ -75,10 +75,10 @@ def test_deep_models_make_the_predicted_error(precision: Precision, attention: A
 
 
 def _case(loss: Callable[[nn.Module, Any], Any], build: Callable[[], nn.Module] | None = None) -> Case:
-    def made() -> nn.Module:
+    def created() -> nn.Module:
         return nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 16))
 
-    return Case("case", build or made, lambda: {"x": torch.randn(12, 16, requires_grad=True)}, loss)
+    return Case("case", build or created, lambda: {"x": torch.randn(12, 16, requires_grad=True)}, loss)
 
 
 @dataclass

@@ -26,32 +26,32 @@ class Plain:
     note: str | None = None
 
 
-def without_region(case: Case, where: Conditions) -> Plain:
+def without_region(case: Case, conditions: Conditions) -> Plain:
     """Return the case that runs without autocast in place of ``case``: itself, its ``widened`` copy, or none.
 
     A frozen bf16 layer with float32 activations, for example, runs only inside a region. Raises DoesNotRun, with the
     case's own exception, if it does not run under autocast, either, or if no manual casts are known.
     """
-    error = _refusal(case, where, contextlib.nullcontext)
+    error = _refusal(case, conditions, contextlib.nullcontext)
     if error is None:
         return Plain(case)
     # Construct the failure only where it is raised: one that is never raised would remain on record.
-    if _refusal(case, where, where.region) is not None:
+    if _refusal(case, conditions, conditions.region) is not None:
         raise does_not_run(case, error)
     refused = f"{case.name} does not run in float32, without autocast: {in_one_line(error)}"
     copy = widened(case)
-    if _refusal(copy, where, contextlib.nullcontext) is None:
+    if _refusal(copy, conditions, contextlib.nullcontext) is None:
         return Plain(copy, f"{refused}; compared with a copy whose low-precision tensors are float32")
-    if not rules_are_known(where.device.type):
+    if not rules_are_known(conditions.device.type):
         raise does_not_run(case, error)
     return Plain(None, f"{refused}; compared with manual casts")
 
 
-def _refusal(case: Case, where: Conditions, region: Region) -> Exception | None:
+def _refusal(case: Case, conditions: Conditions, region: Region) -> Exception | None:
     """Return the exception that a step of the case raises inside ``region``; None if it runs."""
-    realised = case.realise(seed=where.seed).on(where.device.torch_device)
+    realised = case.realise(seed=conditions.seed).on(conditions.device.torch_device)
     try:
-        run_step(case, realised, region, seed=where.seed)
+        run_step(case, realised, region, seed=conditions.seed)
     except AmpUsageError:
         raise
     except Exception as error:  # noqa: BLE001  # whatever a model raises

@@ -34,33 +34,33 @@ def settings(amp: SuiteAmp, **more: Any) -> dict[str, Any]:
     return {"seed": amp.config.seed, "dtype": amp.precision.dtype_name, **more}
 
 
-def hold_ranks_agree(amp: SuiteAmp, answers: list[Mapping[str, Tensors]], key: str, *, what: str) -> None:
+def expect_ranks_agree(amp: SuiteAmp, answers: list[Mapping[str, Tensors]], key: str, *, subject: str) -> None:
     """Raise AmpFailure unless every rank has the same bits."""
     first = answers[0][key]
     for number, answer in enumerate(answers[1:], start=1):
         unlike = [name for name in first if not _same(answer[key].get(name), first[name])]
         if unlike:
             raise AmpFailure(
-                f"{what}: rank {number} has other {key} than rank 0 on {amp.target.id}: {', '.join(unlike[:4])}",
+                f"{subject}: rank {number} differs from rank 0 in {key} on {amp.target.id}: {', '.join(unlike[:4])}",
                 label_before="rule",
                 before="after the reduction every rank has the same bits",
-                now=f"off by {_off(answer[key].get(unlike[0]), first[unlike[0]])}",
-                likely="one rank did not take part in a reduction, or rounded, skipped or cast on its own",
+                now=f"largest difference {_difference(answer[key].get(unlike[0]), first[unlike[0]])}",
+                likely="one rank did not take part in a reduction, or rounded, skipped or cast by itself",
             )
 
 
-def hold_same(amp: SuiteAmp, actual: Tensors, expected: Tensors, *, what: str, least: float = 0.0) -> None:
-    """Raise AmpFailure unless ``actual`` has the bits of manual casts in one process or is off by ``least`` at most."""
+def expect_same(amp: SuiteAmp, actual: Tensors, expected: Tensors, *, subject: str, least: float = 0.0) -> None:
+    """Raise AmpFailure unless ``actual`` differs from manual casts in one process by at most ``least`` per element."""
     for name, value in expected.items():
         got = actual.get(name)
         if _same(got, value) or (got is not None and got.dtype is value.dtype and _far(got, value) <= least):
             continue
         raise AmpFailure(
-            f"{what}: {name} is not what one process computes, on {amp.target.id}",
-            label_before="by hand",
+            f"{subject}: {name} differs from the result of one process, on {amp.target.id}",
+            label_before="manual",
             before=f"norm {float(value.float().norm()):.6g}, {dtype_name(value.dtype)}",
-            now=f"off by {_off(got, value)}" + ("" if got is None else f", {dtype_name(got.dtype)}"),
-            likely="a sum, a division or a cast on the way of the gradient is another one, or a rank left it out",
+            now=f"largest difference {_difference(got, value)}" + ("" if got is None else f", {dtype_name(got.dtype)}"),
+            likely="a sum, a division or a cast of the gradient differs, or a rank left it out",
         )
 
 
@@ -72,12 +72,12 @@ def _far(a: torch.Tensor, b: torch.Tensor) -> float:
     return float((a.cpu().double() - b.cpu().double()).abs().max())
 
 
-def _off(a: torch.Tensor | None, b: torch.Tensor) -> str:
-    return "all of it: it is missing" if a is None else f"{_far(a, b):.3g}"
+def _difference(a: torch.Tensor | None, b: torch.Tensor) -> str:
+    return "unknown: it is missing" if a is None else f"{_far(a, b):.3g}"
 
 
-def hold_near_exact(  # noqa: PLR0913  # values, reference, and labels
-    amp: SuiteAmp, case: Case, actual: Tensors, *, loss: float | None, what: str, factor: float = CERTAIN
+def expect_near_exact(  # noqa: PLR0913  # values, reference, and labels
+    amp: SuiteAmp, case: Case, actual: Tensors, *, loss: float | None, subject: str, factor: float = CERTAIN
 ) -> None:
     """Raise AmpFailure unless gradients and the loss are within the bound that the oracle predicts of one process.
 
@@ -96,11 +96,11 @@ def hold_near_exact(  # noqa: PLR0913  # values, reference, and labels
         too_exact = value.numel() >= 64 and noise > u / 8 and error < LEAST / 2 * noise / amp.config.tolerance_scale
         if error > limit or too_exact:
             raise AmpFailure(
-                f"{what}: {name} is off by {error:.3g} on {amp.target.id}, "
-                + (f"allowed are {limit:.3g}" if error > limit else "more exact than rounding leaves it"),
+                f"{subject}: {name} has an error of {error:.3g} on {amp.target.id}, "
+                + (f"more than the allowed {limit:.3g}" if error > limit else "less than rounding causes"),
                 label_before="exact",
                 before=f"relative L2 distance from float64 in one process; {prediction.whose} make {noise:.3g}",
                 now=f"{error:.3g} on {amp.device.describe()}",
                 likely="a reduction rounds, a part is lost or counted twice" if error > limit else "autocast was off",
             )
-    amp.observe(f"{what}/error over allowed", worst, kind="ratio", allowed=1.0)
+    amp.observe(f"{subject}/error over allowed", worst, kind="ratio", allowed=1.0)
