@@ -204,9 +204,9 @@ def _together(name: str, draws: Sequence[Mapping[str, Compared]], measure: Calla
     """
     tensors = [draw[name] for draw in draws if name in draw]
     expected = math.hypot(*(tensor.unit for tensor in tensors))
-    found = math.hypot(*(measure(tensor) * tensor.unit for tensor in tensors))
+    measured = math.hypot(*(measure(tensor) * tensor.unit for tensor in tensors))
     by_chance = tolerance.spread(sum(tensor.elements for tensor in tensors)) / tolerance.EXCESS
-    return found / expected / max(1.0, by_chance) if expected else math.inf
+    return measured / expected / max(1.0, by_chance) if expected else math.inf
 
 
 def _drawn(case: Case, conditions: Conditions, step: Callable[[int, float], Step], seed: int) -> list[Compared]:

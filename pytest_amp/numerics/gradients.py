@@ -81,9 +81,9 @@ def _check_buffers_exist(run: CaseRun, amp: Step) -> None:
     if differ:
         words = {True: "exists", False: "does not exist"}
         raise AmpFailure(
-            f"{run.what(f'buffer.{differ[0]}')} {words[differ[0] in amp.buffers]}"
+            f"{run.describe(f'buffer.{differ[0]}')} {words[differ[0] in amp.buffers]}"
             f"{other_names([f'buffer.{name}' for name in differ])}",
-            label_before="by hand",
+            label_before="manual",
             before=f"with manual casts it {words[differ[0] in expected]}",
             now=run.conditions.now(words[differ[0] in amp.buffers]),
             likely="the forward pass registers or deletes it under a condition that autocast changes",

@@ -41,7 +41,8 @@ def test_losses_are_those_of_one_process(amp: SuiteAmp, ranks: RankGroup, case: 
         batch = ranks_loss.full_batch()
         logits = batch["logits"].to(dtype).double().requires_grad_()
         narrow = dtype if amp.device.type == "cuda" and arguments["low"] else torch.float64
-        loss = f.nll_loss(_LogSoftmax.apply(logits, narrow), batch["targets"], reduction=reduction)
+        log_probabilities: Any = _LogSoftmax.apply(logits, narrow)  # type: ignore[no-untyped-call]
+        loss = f.nll_loss(log_probabilities, batch["targets"], reduction=reduction)
         torch.autograd.backward(loss.sum())
         assert logits.grad is not None
         rounded = torch.finfo(dtype).eps / 2 if arguments["low"] else 0.0
