@@ -76,7 +76,7 @@ class CaseRun:
 
     @property
     def adds_in_any_order(self) -> bool:
-        """Whether a reduction of the step adds in any order: runs with the same values differ in their errors."""
+        """True if a reduction of the step adds in any order: runs with the same values then differ in their errors."""
         return any(result.spread > 1.0 for call in self.operators for result in call.results)
 
     @property

@@ -309,7 +309,8 @@ BY_MODEL: dict[tuple[str, str], Formula] = {
 #: Alternatives of the model ``either``, by overload; overloads that are not listed round once.
 OTHER_WAYS: dict[str, tuple[Callable[[Operation], Iterator[list[Any]]], ...]] = {
     "aten::mm": (products.in_parts,),
-    **dict.fromkeys(("aten::addmm", "aten::addmv", "aten::baddbmm"), (products.once, products.in_two_steps)),
+    **dict.fromkeys(("aten::addmv", "aten::baddbmm"), (products.once, products.in_two_steps)),
+    "aten::addmm": (products.once, products.in_two_steps, products.in_parts),
     "aten::rsqrt": (vector_remainders.root_in_steps,),
     **dict.fromkeys(("aten::prod", "aten::prod.dim_int"), (multiplied.sequential,)),
     **dict.fromkeys(("aten::add.Tensor", "aten::sub.Tensor"), (vector_remainders.multiple_in_steps,)),
