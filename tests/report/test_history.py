@@ -16,6 +16,7 @@ from pytest_amp.record import (
     Kind,
     Observation,
     Record,
+    Value,
     difference,
     history,
     read_record,
@@ -55,7 +56,7 @@ def cuda(version: str, dtype: str, speedup: float, *, card: str = "NVIDIA H200")
         test=TEST,
     )
     shared = Observation("gradients/cuda/fp32/mm", Kind.RATIO, 1.0, test=TEST)
-    devices = {"cuda": {"gpu": card, "driver": "580"}}
+    devices: dict[str, Value] = {"cuda": {"gpu": card, "driver": "580"}}
     return Record((fact, shared), {"torch": f"{version}+cu130", "devices": devices, "seed": 0})
 
 
