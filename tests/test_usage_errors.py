@@ -77,10 +77,7 @@ def test_it(amp):
         ("amp.record('x', float('nan'))", "x: nan says nothing, and would stay the same; expected a finite number"),
         ("amp.record('x', 1, better='lower', margin='5')", "x: margin='5'; expected a number from 0 *"),
         ("amp.observe('x', 1, kind='count', unit=3)", "project/cpu/bf16/x: unit is '3', not text"),
-        (
-            "amp.observe('x', 1, kind='count', allowed=10**400)",
-            "project/cpu/bf16/x: allowed is an integer beyond the range *",
-        ),
+        ("amp.observe('x', 1, kind='count', allowed=10**400)", "project/cpu/bf16/x: allowed is an integer beyond *"),
         ("amp.observe('x', '\\ud800', kind='state')", "*surrogates not allowed"),
         ("amp.observe('x', 10**5000, kind='count')", "Exceeds the limit *"),
         ("amp.check_dtypes(case(amp), {'head': torch.float32})", "it has no module 'head'; it has '', the model*"),

@@ -263,11 +263,9 @@ class Bound:
         from pytest_amp.report.reasons import reasons
 
         known = reasons([observation], baseline.record.provenance.get("torch"), installed_torch()).get(observation.key)
-        if known is not None:
-            return known
         if observation.kind is Kind.MEASURE:
-            return "what the test measures, torch, or what else this machine does"
-        return likely_cause(baseline.record.provenance, baseline.now, self.device.key)
+            return known or "what the test measures, torch, or what else this machine does"
+        return known or likely_cause(baseline.record.provenance, baseline.now, self.device.key)
 
     def _missing(self, what: str, reason: str) -> NoReturn:
         """Fail the test, or skip it if --amp-allow-missing names ``what``; see ``SuiteAmp.missing``."""

@@ -103,11 +103,12 @@ class _Run:
                 yield self._eager(realised, self.conditions.seed, loss_scale)
 
     def eager_as_traced(self, loss_scale: float) -> Step | None:
-        """Run the step in eager, decomposed as in traces; None if it draws no random numbers on the CPU."""
+        """Run the step in eager, decomposed as in traces; None on a CPU if the step draws no random numbers there."""
         realised = self.realised(self.conditions.seed)
         with taken_apart():
             step = self._eager(realised, self.conditions.seed, loss_scale)
-        return step if _has_drawn(torch.device("cpu"), self.conditions.seed) else None
+        has_drawn = _has_drawn(torch.device("cpu"), self.conditions.seed)
+        return step if has_drawn or self.conditions.device.kind is not DeviceKind.CPU else None
 
 
 #: Attention kernels, of which a trace on an accelerator may select another one than eager.
@@ -346,8 +347,8 @@ class _Distance:
 def _check_same_kernels(run: _Run, eager: Step, compiled: Step, prediction: Prediction, *, bits: bool) -> None:
     """Check that a back end without fusion, which calls eager's kernels or their parts, has eager's values or bits.
 
-    On a CPU, a trace's dropout is another operator than eager's: a case that draws random numbers is compared with a
-    step in eager that is decomposed as the trace.
+    On a CPU, a trace's dropout is another operator than eager's, and on an accelerator also interpolation and
+    normalizations: such a case is compared with a step in eager that is decomposed as the trace.
     """
     u, scale = run.conditions.precision.u, run.conditions.tolerance_scale
     distance = _Distance.between(eager, compiled, prediction, u)
