@@ -289,8 +289,8 @@ def pytest_runtest_call(item):
 """
 
 
-@pytest.mark.parametrize("family", ["project", "own"])
-def test_full_device_that_a_check_of_a_suite_survives_is_red(project: Project, family: str) -> None:
+@pytest.mark.parametrize(("family", "workers"), [("project", "0"), ("project", "1"), ("own", "0")])
+def test_full_device_that_a_check_of_a_suite_survives_is_red(project: Project, family: str, workers: str) -> None:
     """A replay that falls back to less would be green; in a project's own test it is a note."""
     conftest = FAULTY.format(folder=str(project.path)) + "    refused = 0\n" + SWALLOWS
     project.file("conftest.py", conftest)
@@ -298,7 +298,7 @@ def test_full_device_that_a_check_of_a_suite_survives_is_red(project: Project, f
     project.file("checks/own/__init__.py", 'from pytest_amp.families import Family\nFAMILY = Family("own")\n')
     folder = "checks/own" if family == "own" else "."
     project.file(f"{folder}/test_it.py", "def test_a(amp):\n    pass\n\n\ndef test_b(amp):\n    pass\n")
-    result = project.apart("--amp-device=simulated", "--amp-dtype=bf16", f"{folder}/test_it.py")
+    result = project.apart("--amp-device=simulated", "--amp-dtype=bf16", f"{folder}/test_it.py", "-n", workers)
     line = f"simulated was out of memory 2 times in {folder}/test_it.py::test_b[simulated-bf16], which caught the error"
     if family == "project":
         result.assert_outcomes(passed=2)
