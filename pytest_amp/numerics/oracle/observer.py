@@ -281,12 +281,14 @@ def _lost_to_underflow(call: torch_private.Dispatched) -> float:
 
 
 #: Sums of products, whose terms may cancel; the relative error of the sum is then larger than that of its terms.
+_LOG_SOFTMAX_BACKWARD = "_log_softmax_backward_data"
 _SUMS = tuple(
     f"aten::{name}"
     for name in (
         *("sum", "mean", "mm", "bmm", "addmm", "baddbmm", "convolution", "add", "sub"),
         *("native_batch_norm", "native_layer_norm", "native_group_norm"),  # the mean of a normalized row is zero
         *("embedding", "index_add", "scatter_add", "index_put"),
+        _LOG_SOFTMAX_BACKWARD,  # the likely class of a smoothed loss: its probability and the sum are both near one
     )
 )
 
@@ -310,11 +312,9 @@ def _relative_to_terms(operation: Operation, compared: list[Agreement], exact: l
     """
     if torch_private.aliasing_of(operation.overload).writes:
         return compared  # its arguments were overwritten
-    leaves, spec = torch_private.flat((operation.args, operation.kwargs))
-    args, kwargs = torch_private.unflat([leaf.abs() if is_real(leaf) else leaf for leaf in leaves], spec)
     sizes = [
         _norm(value) / (_norm(known) or 1.0)
-        for value, known in zip(replace(operation, args=args, kwargs=kwargs, rounds=False).once(), exact, strict=True)
+        for value, known in zip(_sums_of_absolute_terms(operation), exact, strict=True)
         if is_real(value) and value.numel()
     ]
     return [
@@ -323,6 +323,15 @@ def _relative_to_terms(operation: Operation, compared: list[Agreement], exact: l
         else replace(agreement, ideal=max(agreement.ideal, FP32.u * size))
         for agreement, size in zip(compared, sizes, strict=False)
     ]
+
+
+def _sums_of_absolute_terms(operation: Operation) -> list[Any]:
+    if operation.name == f"aten::{_LOG_SOFTMAX_BACKWARD}":
+        gradient, log_probabilities, dim = operation.args[:3]
+        return [gradient.abs() + log_probabilities.exp() * gradient.abs().sum(dim, keepdim=True)]
+    leaves, spec = torch_private.flat((operation.args, operation.kwargs))
+    args, kwargs = torch_private.unflat([leaf.abs() if is_real(leaf) else leaf for leaf in leaves], spec)
+    return replace(operation, args=args, kwargs=kwargs, rounds=False).once()
 
 
 def _written(operation: Operation, real: list[Any]) -> list[Any]:
