@@ -71,10 +71,18 @@ def fault_in(error: BaseException) -> MachineFault | None:
     for link in _chain(error):
         if isinstance(link, MemoryError):
             return MachineFault(FaultKind.MEMORY, _essential(f"MemoryError: {link}"), of_host=True)
-        fault = fault_of_text(str(link))
+        fault = fault_of_text(_text_of(link))
         if fault is not None:
             return fault
     return None
+
+
+def _text_of(error: BaseException) -> str:
+    """Return the text of an error; nothing if it has none, since the text of a test's own error may raise."""
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001  # a test's own code
+        return ""
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

@@ -21,8 +21,8 @@ from tests.project import INSTALLED, ROOT
 
 PAGES = sorted([*(ROOT / "docs" / "tutorial").glob("*.md"), *(ROOT / "docs" / "how-to").glob("*.md")])
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-#: Commands that are not run: they install, or build environments from a registry.
-READ = ("pip install", "pytest-amp bisect", "make ")
+#: Commands that are not run: they install, build environments from a registry, or time a GPU.
+READ = ("pip install", "pytest-amp bisect", "pytest-amp calibrate --to", "make ")
 
 
 def _blocks(page: Path) -> list[tuple[str, str]]:
