@@ -33,6 +33,6 @@ def test_a_cpu_reports_what_it_measures(project: Project) -> None:
     options = ("--amp-device=cpu", "--amp-dtype=bf16", "--amp-speed=report", "--amp-record=record.json")
     project.here(suite, "-k", "matmul-512", *options).assert_outcomes(passed=1)
     actual = project.observed("record.json")
-    assert {key.rpartition("/")[2] for key in actual} == {"speedup", "float32-time", "autocast-time"}
+    assert {key.rpartition("/")[2] for key in actual} == {"speedup", "float32-time", "autocast-time", "conditions"}
     assert all(key.startswith("speed/cpu/bf16/matmul-512/over-fp32/step/") for key in actual)
     assert all(value > 0 for value in actual.values())
