@@ -35,4 +35,4 @@ def test_a_cpu_reports_what_it_measures(project: Project) -> None:
     actual = project.observed("record.json")
     assert {key.rpartition("/")[2] for key in actual} == {"speedup", "float32-time", "autocast-time", "conditions"}
     assert all(key.startswith("speed/cpu/bf16/matmul-512/over-fp32/step/") for key in actual)
-    assert all(value > 0 for value in actual.values())
+    assert all(value > 0 for key, value in actual.items() if not key.endswith("/conditions"))
