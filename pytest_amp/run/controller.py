@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_amp.config import AmpConfig
-from pytest_amp.run import machine_faults, workers
+from pytest_amp.run import workers
 from pytest_amp.run.session import KEY, AmpSession, Messages
 
 if TYPE_CHECKING:
@@ -150,6 +150,8 @@ class Recorder:
         data = self._data_of(report)
         if data is None or workers.is_worker(config):
             return
+        from pytest_amp.run import machine_faults
+
         machine_faults.note_report(report, data, self._session.isolation)
         tally = self._session.tally
         messages.note(*data.get("notes", ()))  # type: ignore[misc]  # from a report
