@@ -395,6 +395,4 @@ class Bound:
     @property
     def _draws(self) -> int:
         """Return over how many seeds an error is observed: several if the run is recorded or compared, else one."""
-        config = self._config
-        retained = config.record or any(report.format == "json" for report in config.report)
-        return DRAWS if retained or config.baseline else 1
+        return DRAWS if self._run.retains_values or self._config.baseline else 1

@@ -116,7 +116,7 @@ class CostChecks(Bound):
             before=self._interval_before,
             floors=self._config.floors,
             compare_time=self._compare_time,
-            recorded=bool(self._config.record) or any(report.format == "json" for report in self._config.report),
+            recorded=self._run.retains_values,
             note=self._note,
         )
 

@@ -14,6 +14,7 @@ from pytest_amp.report.findings import FindingText, findings_in
 from pytest_amp.report.places import without_places
 from pytest_amp.report.reasons import change_between
 from pytest_amp.run.result import FailedTest, Run
+from pytest_amp.text.amounts import counted
 
 
 class Standing(enum.Enum):
@@ -49,7 +50,7 @@ class Cause:
     @property
     def count(self) -> str:
         """Return ``4 tests on cpu, fake-cuda in bf16, fp16``, or a list of targets if a combination is missing."""
-        tests = "1 test" if len(self.tests) == 1 else f"{len(self.tests)} tests"
+        tests = counted(len(self.tests), "test")
         pairs = [place.rpartition("-") for place in self.places]
         devices, dtypes = (list(dict.fromkeys(pair[index] for pair in pairs)) for index in (0, 2))
         if len(self.places) == len(devices) * len(dtypes):

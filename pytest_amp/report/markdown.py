@@ -14,6 +14,7 @@ from pytest_amp.report.inline import code, linked, plain
 from pytest_amp.report.known import known_faults
 from pytest_amp.report.reasons import reasons_of
 from pytest_amp.run.result import Run
+from pytest_amp.text.amounts import counted
 
 #: GitHub Actions drops a step's summary above 1 MiB; a page is cut so that it fits in addition to existing content.
 LIMIT = 1024 * 1024
@@ -51,8 +52,8 @@ PARTS = ("now", "likely", "rerun")
 def _causes(causes: list[Cause]) -> Iterator[str]:
     """Yield each cause once, with its message, unexplained ones first."""
     for standing, group in by_standing(causes).items():
-        tests = _counted(sum(len(cause.tests) for cause in group), "test")
-        yield from ("", f"**{standing.value} ({_counted(len(group), 'cause')}, {tests})**", "")
+        tests = counted(sum(len(cause.tests) for cause in group), "test")
+        yield from ("", f"**{standing.value} ({counted(len(group), 'cause')}, {tests})**", "")
         for cause in group[:PAGE_ROWS]:
             yield f"- **{linked(cause.what)}**: {plain(cause.count)}"
             yield from (f"  - {_finding(finding)}" for finding in cause.findings)
@@ -69,10 +70,6 @@ def _finding(finding: FindingText) -> str:
     """Return a finding with a link to the page of its kind."""
     place = f" {plain(finding.place)}" if finding.place else ""
     return f"{finding.severity} [{finding.kind}]({finding.page}){place}: {linked(finding.message)}"
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"1 {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _failed(rows: list[tuple[str, str]]) -> list[str]:

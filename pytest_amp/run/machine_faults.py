@@ -13,6 +13,8 @@ from pytest_amp.devices.faults import MachineFault, fault_in
 from pytest_amp.run.identity import INFO, NOTES, target_of
 from pytest_amp.run.session import Isolation
 from pytest_amp.run.tally import NOT_RUN, Tally
+from pytest_amp.text.amounts import counted
+from pytest_amp.text.quoted import first_line
 
 #: Fault of the machine that a test met, in its stash.
 MET = pytest.StashKey[MachineFault]()
@@ -87,7 +89,7 @@ def error_after(item: pytest.Item, device: Device) -> str | None:
     try:
         device.synchronize()
     except Exception as error:  # noqa: BLE001  # any error of the back end: the device does not answer
-        message = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        message = first_line(error)
         lost = nvml.lost() if device.type == "cuda" else ()
         return f"{message} (the driver reports: {'; '.join(lost)})" if lost else message
     fault = item.stash.get(MET, None)
@@ -148,14 +150,10 @@ def problems(isolation: Isolation, tally: Tally) -> list[str]:
     for device, (text, tests) in isolation.lost.items():
         culprits.update(tests)
         not_run = sum(reasons[_reason(device)] for reasons in tally.reasons.values())
-        rest = f"; {_counted(not_run)} not run" if not_run else ""
+        rest = f"; {counted(not_run, 'test')} not run" if not_run else ""
         lines.append(f"{device} no longer answers after {', '.join(tests)}: {text}{rest}")
     for about, (text, tests) in isolation.faults.items():
         remaining = [test for test in tests if test not in culprits]
         if remaining:
-            lines.append(f"{about} in {_counted(len(remaining))}, first in {remaining[0]}: {text}")
+            lines.append(f"{about} in {counted(len(remaining), 'test')}, first in {remaining[0]}: {text}")
     return lines
-
-
-def _counted(count: int) -> str:
-    return "1 test" if count == 1 else f"{count} tests"

@@ -14,6 +14,7 @@ from pytest_amp.hookspecs import yielded
 from pytest_amp.precision import LOW, Precision
 from pytest_amp.run import workers
 from pytest_amp.run.targets import Target
+from pytest_amp.text.amounts import counted
 
 
 class Unavailable(ValueError):
@@ -141,4 +142,4 @@ def shared_gpus(options: AmpConfig, config: pytest.Config) -> str | None:
         return f"{count} workers share the accelerator (name cuda to give each its own GPU)"
     # A worker sees its own GPU only; its controller has passed it the number of GPUs.
     gpus = getattr(config, "workerinput", {}).get("amp_gpus") or len(workers.visible_gpus())
-    return None if count <= gpus else f"{count} workers share {gpus} GPU{'' if gpus == 1 else 's'}"
+    return None if count <= gpus else f"{count} workers share {counted(gpus, 'GPU')}"

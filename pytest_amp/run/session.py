@@ -224,6 +224,11 @@ class RunContext:
     baseline: Baseline | None
     targets: RequestedTargets
 
+    @property
+    def retains_values(self) -> bool:
+        """True if the values of the run are written to a file: a record, or a report in JSON."""
+        return self.options.record is not None or any(report.format == "json" for report in self.options.report)
+
 
 class AmpSession:
     """All parts of a run. Only hooks and what judges the whole run see it; everything else receives single parts."""

@@ -11,6 +11,8 @@ from types import MappingProxyType
 import torch
 from torch import nn
 
+from pytest_amp.text.quoted import first_line
+
 
 @dataclass(frozen=True)
 class Variant:
@@ -124,5 +126,5 @@ def _refusal(optimizer: str, device: torch.device, *, sparse: bool) -> str | Non
     try:
         make_optimizer(optimizer, [parameter]).step()
     except (RuntimeError, TypeError, AssertionError, NotImplementedError, ValueError) as error:
-        return (str(error).splitlines() or [type(error).__name__])[0]
+        return first_line(error)
     return None

@@ -37,8 +37,8 @@ def derived(key: Key, rows: Iterable[Row]) -> DerivedFloor | None:
     """Return the floor of work that is not calibrated on its card; None if nothing is known.
 
     ``key`` is that of a row: card, kind of float32, dtype, work and kind of time. ``rows`` are calibrated floors, of
-    which those of the same work, kind of float32 and kind of time count: those of
-    the card in its other dtype, or else those of other cards, in ``dtype`` if there are any. The floor of a row is
+    which those of the same work, kind of float32 and kind of time count: those of the card in its other dtype, or else
+    those of other cards, in ``dtype`` if there are any. The floor of a row is
 
         SHARE * min(median, ceiling there) * min(1, ceiling here / ceiling there)
 

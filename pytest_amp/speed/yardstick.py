@@ -22,6 +22,7 @@ from pytest_amp.speed.driver import DriverError, Kernels
 from pytest_amp.speed.environment import uuid_of
 from pytest_amp.speed.replay import can_replay, replayed
 from pytest_amp.speed.verdict import LOOKS, Interval, interval_of
+from pytest_amp.text.quoted import first_line
 
 #: Size of the products: rounds of eight products a warp, threads in a block, blocks on a multiprocessor. They take
 #: about a millisecond on an H200.
@@ -91,7 +92,7 @@ def _calls(device: Device) -> dict[str, Callable[[], object]]:
         source = torch.zeros(COPIED, dtype=torch.uint8, device=device.torch_device)
         target = torch.empty_like(source)
     except RuntimeError as error:  # out of memory
-        raise DriverError(f"no memory for the yardstick: {str(error).splitlines()[0]}") from None
+        raise DriverError(f"no memory for the yardstick: {first_line(error)}") from None
     kernels = _kernels(torch.cuda.current_device())
     processors = torch.cuda.get_device_properties(device.torch_device).multi_processor_count
     to, count = ctypes.c_uint64(target.data_ptr()), ctypes.c_uint32(COPIED // 16)

@@ -20,6 +20,11 @@ def quoted_with_type(error: BaseException, most: int = MOST) -> str:
     return _cut(f"{type(error).__name__}: {error}", most)
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's text, whole; the name of its type if it has no text."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
 def quoted_with_place(error: BaseException, libraries: Collection[Path], most: int = MOST) -> str:
     """Return an error's type, line and text; the line is the innermost one outside of ``libraries``.
 
