@@ -19,6 +19,9 @@
 # All make a virtual environment and install into it first. VENV=none uses PYTHON as it is and
 # installs nothing. TORCH='torch==2.9.1' checks another torch than the one in constraints.txt.
 
+# Tests start hundreds of processes, and each of them would compile the same files again.
+unexport PYTHONDONTWRITEBYTECODE
+
 PYTHON ?= python3
 TORCH ?=
 VENV ?= .venv

@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-import pytest
-
+from tests.forked import run_pytest
 from tests.planted.table import Defect
 from tests.project import INSTALLED, ROOT
 
-#: Each defect needs a process of its own, and none needs to import torch again: they are forked
-#: from one that has. Optimizers import torch._dynamo, a summary of pytest imports hypothesis: a second each.
-_FORKING = multiprocessing.get_context("forkserver")
-_FORKING.set_forkserver_preload(["torch._dynamo", "numpy", "pytest", "hypothesis"])
-
-
-#: The plugin, as arguments of pytest.
-PLUGIN = [*([] if INSTALLED else ["-p", "pytest_amp.plugin"]), "-p", "no:cacheprovider"]
+#: The plugin, as arguments of pytest; a summary of Hypothesis would import it, which takes a second.
+PLUGIN = [*([] if INSTALLED else ["-p", "pytest_amp.plugin"]), "-p", "no:cacheprovider", "-p", "no:hypothesispytest"]
 
 
 def planting(name: str) -> list[str]:
@@ -45,23 +36,7 @@ def run(
 
     ``environment`` is this process's own by default; ``output`` is a file that does not exist yet.
     """
-    process = _FORKING.Process(target=_run, args=(arguments, environment, output))
-    process.start()
-    process.join(timeout)
-    if process.is_alive():
-        process.kill()
-        process.join()
-    return process.exitcode, output.read_text(encoding="utf-8", errors="replace") if output.exists() else ""
-
-
-def _run(arguments: list[str], environment: Mapping[str, str] | None, output: Path) -> None:
-    """Run pytest in the new process."""
-    descriptor = os.open(output, os.O_WRONLY | os.O_CREAT)
-    os.dup2(descriptor, 1)
-    os.dup2(descriptor, 2)
-    if environment is not None:
-        os.environ.clear()
-        os.environ.update(environment)
-    os.chdir(ROOT)
-    sys.path.insert(0, str(ROOT))
-    sys.exit(pytest.main(arguments))
+    actual = {**(os.environ if environment is None else environment)}
+    actual["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [actual.get("PYTHONPATH")])])
+    status = run_pytest(arguments, ROOT, output, timeout=timeout, environment=actual)
+    return status, output.read_text(encoding="utf-8", errors="replace") if output.exists() else ""

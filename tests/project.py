@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import sys
+import tempfile
+import time
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -11,6 +15,10 @@ from typing import Any
 import pytest
 
 from pytest_amp.record import table
+from tests.forked import run_pytest
+
+#: Seconds that a run of pytest may take.
+TIMEOUT = 120.0
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -75,8 +83,33 @@ class Project:
         return self.pytester.runpytest_inprocess(*self._loaded(arguments))
 
     def apart(self, *arguments: str) -> pytest.RunResult:
-        """Run in a process of its own."""
-        return self.pytester.runpytest_subprocess(*self._loaded(arguments), timeout=120)
+        """Run in a process of its own.
+
+        Without workers of xdist it is forked from one that has imported torch; with them, it never imports torch.
+        """
+        if "-n" in arguments and arguments[arguments.index("-n") + 1] != "0":
+            return self.fresh(*arguments)
+        start = time.perf_counter()
+        with tempfile.TemporaryDirectory(dir=self.path, prefix="apart-") as folder:
+            output, errors = Path(folder, "output"), Path(folder, "errors")
+            status = run_pytest(
+                [f"--basetemp={Path(folder, 'temporary')}", *self._loaded(arguments)],
+                Path.cwd(),
+                output,
+                errors=errors,
+                timeout=TIMEOUT,
+                environment=os.environ,
+            )
+            texts = [path.read_text(encoding="utf-8") if path.exists() else "" for path in (output, errors)]
+        sys.stdout.write(texts[0])
+        sys.stderr.write(texts[1])
+        if status is None:
+            raise self.pytester.TimeoutExpired(f"{TIMEOUT:g} second timeout expired running: pytest {arguments}")
+        return pytest.RunResult(status, texts[0].splitlines(), texts[1].splitlines(), time.perf_counter() - start)
+
+    def fresh(self, *arguments: str) -> pytest.RunResult:
+        """Run in an interpreter of its own, which imports everything again."""
+        return self.pytester.runpytest_subprocess(*self._loaded(arguments), timeout=TIMEOUT)
 
     @staticmethod
     def _loaded(arguments: tuple[str, ...]) -> list[str]:

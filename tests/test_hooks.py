@@ -30,7 +30,7 @@ def test_other(amp):
 """
 
 
-@pytest.mark.parametrize("workers", ["0", "2"])
+@pytest.mark.parametrize("workers", ["0", "1"])
 def test_each_observation_is_seen_once_where_the_run_is_printed(project: Project, workers: str) -> None:
     project.write(conftest=LISTENING, test_it=OBSERVING)
     result = project.apart("--amp-device=cpu", "--amp-dtype=bf16", "-n", workers)
@@ -39,7 +39,7 @@ def test_each_observation_is_seen_once_where_the_run_is_printed(project: Project
     keys = ["project/cpu/bf16/one 1", "project/cpu/bf16/three 3", "project/cpu/bf16/two 2"]
     assert sorted(line.rsplit(" ", 2)[0] for line in lines) == keys
     assert len({line.rsplit(" ", 1)[1] for line in lines}) == 1
-    if workers == "2":  # by the controller, which never imports torch
+    if workers == "1":  # by the controller, which never imports torch
         assert {line.split()[-2] for line in lines} == {"False"}
 
 
@@ -91,7 +91,7 @@ def test_provenance_is_added_to_and_never_taken_out(project: Project) -> None:
     assert (provenance["command"], provenance["tolerance_scale"]) == ("(hidden)", 1.0)
 
 
-@pytest.mark.parametrize("workers", ["0", "2"])
+@pytest.mark.parametrize("workers", ["0", "1"])
 def test_an_observation_that_cannot_be_told_is_red_at_the_end(project: Project, workers: str) -> None:
     project.write(
         conftest="def pytest_amp_observation(observation):\n    raise OSError('no such host')\n", test_it=GREEN

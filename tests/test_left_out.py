@@ -33,7 +33,7 @@ def checks(project: Project) -> Project:
         ("python_classes=Check", "checks/test_for_classes.py", "Test among its prefixes"),
     ],
 )
-@pytest.mark.parametrize("workers", ["0", "2"])
+@pytest.mark.parametrize("workers", ["0", "1"])
 def test_what_an_ini_leaves_out_is_refused(checks: Project, setting: str, where: str, valid: str, workers: str) -> None:
     run = checks.here if workers == "0" else checks.apart
     result = run(*ON_CPU, "-o", setting, "-n", workers)
@@ -80,7 +80,7 @@ CLASS = "leaves out checks of a family, in {path}; expected a class without a co
     ],
     ids=["folder", "glob", "own", "hook", "constructor", "class", "module"],
 )
-@pytest.mark.parametrize("workers", ["0", "2"])
+@pytest.mark.parametrize("workers", ["0", "1"])
 def test_what_a_conftest_or_a_class_leaves_out_is_refused(  # noqa: PLR0917  # the columns of a table
     checks: Project, file: str, text: str, where: str, message: str, workers: str
 ) -> None:
@@ -95,7 +95,7 @@ def test_what_a_conftest_or_a_class_leaves_out_is_refused(  # noqa: PLR0917  # t
 SKIPPING = "import pytest\n\npytest.importorskip('no_such_package')\n"
 
 
-@pytest.mark.parametrize("workers", ["0", "2"])
+@pytest.mark.parametrize("workers", ["0", "1"])
 @pytest.mark.parametrize(
     ("file", "text"),
     [
@@ -122,7 +122,7 @@ def test_a_family_that_skips_itself_is_red_from_any_rootdir(
         assert any("no_such_package" in line for line in lines)
 
 
-@pytest.mark.parametrize("workers", ["0", "2"])
+@pytest.mark.parametrize("workers", ["0", "1"])
 def test_a_file_that_was_asked_for_and_skips_itself_is_red(checks: Project, workers: str) -> None:
     """Name the file; as a part of its family, whose other tests ran, it is listed."""
     checks.file("checks/more/test_second.py", SKIPPING + PASSING)

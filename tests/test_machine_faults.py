@@ -155,7 +155,7 @@ def expect_saved(project: Project, *names: str) -> None:
     assert set(project.observed("new.json")) == expected
 
 
-@pytest.mark.parametrize("workers", ["0", "2"])
+@pytest.mark.parametrize("workers", ["0", "1"])
 def test_full_device_is_one_line_and_the_rest_runs(
     project: Project, run: Callable[..., pytest.RunResult], workers: str
 ) -> None:

@@ -66,7 +66,7 @@ def processes(project: Project) -> list[dict[str, Any]]:
 def modules(project: Project, *arguments: str, plugin: bool) -> set[str]:
     """Return the imports of the only process of a run; assert that it started no other."""
     if plugin:
-        result = project.apart(*BARE, *arguments)
+        result = project.fresh(*BARE, *arguments)
     else:
         result = project.pytester.runpytest_subprocess("-p", "no:amp", *BARE, *arguments)
     assert result.ret in (0, 5), result.outlines
@@ -98,7 +98,7 @@ def test_options_alone_import_no_torch(told: Project) -> None:
 
 def test_help_and_version_and_errors_import_no_torch(told: Project) -> None:
     for arguments, status in ((("--help",), 0), (("--amp-device=nope",), 4), (("--amp-baseline=nope",), 4)):
-        assert told.apart(*BARE, *arguments).ret == status
+        assert told.fresh(*BARE, *arguments).ret == status
         (process,) = processes(told)
         assert not HEAVY & set(process["modules"])
         assert process["started"] == []
@@ -109,11 +109,11 @@ AMP = "import pytest\n\n\n@pytest.mark.amp(fake=True)\ndef test_it(amp):\n    am
 
 def test_the_controller_never_imports_torch(told: Project) -> None:
     told.write(test_it=AMP)
-    told.apart("--amp-device=cpu,fake:cuda", "--amp-dtype=bf16", "-n", "1", "--amp-record=old.json")
+    told.fresh("--amp-device=cpu,fake:cuda", "--amp-dtype=bf16", "-n", "1", "--amp-record=old.json")
     assert told.record("old.json")["complete"] is True
     controller = next(process for process in processes(told) if not process["worker"])
     assert not {"torch", "numpy"} & set(controller["modules"])
-    result = told.apart(
+    result = told.fresh(
         "--amp-device=fake:cuda", "--amp-dtype=bf16", "-n", "1", "--amp-baseline=old.json", "--amp-strict"
     )
     assert result.ret == 0
@@ -126,7 +126,7 @@ def test_the_controller_never_imports_torch(told: Project) -> None:
 
 def test_the_controller_probes_a_named_device_in_a_child(told: Project) -> None:
     told.write(test_it=AMP)
-    assert told.apart(*QUIET, "--amp-device=cuda", "-n", "2").ret == pytest.ExitCode.USAGE_ERROR
+    assert told.fresh(*QUIET, "--amp-device=cuda", "-n", "2").ret == pytest.ExitCode.USAGE_ERROR
     controller = next(process for process in processes(told) if not process["arguments"][0].endswith("probe.py"))
     assert "torch" not in controller["modules"]
     started = [event for event, _ in controller["started"] if event == "subprocess.Popen"]

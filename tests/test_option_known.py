@@ -40,7 +40,7 @@ KEYS = {
 }
 
 
-@pytest.mark.parametrize("workers", ["0", "2"])
+@pytest.mark.parametrize("workers", ["0", "1"])
 @pytest.mark.parametrize("key", KEYS.values(), ids=KEYS.keys())
 def test_a_known_fault_is_expected_and_listed(project: Project, key: str, workers: str) -> None:
     result = project_with(project, "(2,)", key).apart(*ON_CPU, "-n", workers, "--amp-report=md:page.md")

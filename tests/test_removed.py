@@ -23,7 +23,7 @@ _REMOVING = {
 SAID = "not run   2 (removed by a conftest.py or a plugin, which left 0 of 2)"
 
 
-@pytest.mark.parametrize(("how", "workers"), [*((how, "0") for how in _REMOVING), ("last", "2"), ("told", "2")])
+@pytest.mark.parametrize(("how", "workers"), [*((how, "0") for how in _REMOVING), ("last", "1"), ("told", "1")])
 def test_tests_that_a_hook_removes_are_told_and_missed_by_name(project: Project, how: str, workers: str) -> None:
     project.write(conftest=f"import pytest\n\n\n{_REMOVING[how]}", test_it=BOTH)
     run = project.here if workers == "0" else project.apart
@@ -89,7 +89,7 @@ _ENDED = {
 
 
 @pytest.mark.parametrize(
-    ("how", "workers"), [*((how, "0") for how in _ENDED), ("import", "2"), ("start", "2"), ("status", "2")]
+    ("how", "workers"), [*((how, "0") for how in _ENDED), ("import", "1"), ("start", "1"), ("status", "1")]
 )
 def test_a_run_that_is_ended_as_a_green_one_is_red(project: Project, how: str, workers: str) -> None:
     text, status = _ENDED[how]

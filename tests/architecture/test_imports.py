@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterable, Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -73,9 +74,13 @@ def _part_of(module: str) -> str:
     return ".".join(parts[:2] if parts[0] == "run" and len(parts) > 1 else parts[:1])
 
 
-def _imports(path: Path, *, anywhere: bool) -> Iterator[tuple[str, str]]:
-    """Yield (module, name or "") of each import that runs: ``anywhere``, or as the module is imported."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+@functools.cache  # most tests here read all files
+def _imports(path: Path, *, anywhere: bool) -> tuple[tuple[str, str], ...]:
+    """Return (module, name or "") of each import that runs: ``anywhere``, or as the module is imported."""
+    return tuple(_imports_in(ast.parse(path.read_text(encoding="utf-8")), anywhere=anywhere))
+
+
+def _imports_in(tree: ast.Module, *, anywhere: bool) -> Iterator[tuple[str, str]]:
     waiting: list[ast.AST] = list(tree.body)
     while waiting:
         node = waiting.pop()

@@ -56,9 +56,13 @@ NAMED_SO = {
 
 def empty_names(source: str) -> set[str]:
     """Return the words of ``EMPTY`` that a source binds as a variable, an argument or an attribute of a class."""
-    tree = ast.parse(source)
-    stored = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-    return set(EMPTY) & (stored | {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)})
+    names = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        elif isinstance(node, ast.arg):
+            names.add(node.arg)
+    return names & EMPTY
 
 
 @pytest.mark.parametrize("folder", FOLDERS)

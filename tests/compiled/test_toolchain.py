@@ -30,7 +30,7 @@ def test_traced(amp):
 def test_a_missing_compiler_is_red_and_named(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
     project.write(test_it=TEST)
-    result = project.apart("--amp-device=cpu", "--amp-dtype=bf16")
+    result = project.fresh("--amp-device=cpu", "--amp-dtype=bf16")
     result.assert_outcomes(failed=1, passed=1)
     result.stdout.fnmatch_lines(
         [
@@ -43,7 +43,7 @@ def test_a_missing_compiler_is_red_and_named(project: Project, monkeypatch: pyte
 def test_a_missing_compiler_may_be_allowed(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
     project.write(test_it=TEST)
-    result = project.apart("--amp-device=cpu", "--amp-dtype=bf16", "--amp-allow-missing=compiler", "-k", "compiled")
+    result = project.fresh("--amp-device=cpu", "--amp-dtype=bf16", "--amp-allow-missing=compiler", "-k", "compiled")
     result.assert_outcomes(skipped=1, deselected=1)
     assert result.ret == 0
     assert any("as --amp-allow-missing allows: inductor has no C++ compiler" in line for line in summary(result))
@@ -72,7 +72,7 @@ def test_a_compiler_that_does_not_know_the_widest_vectors_will_do(
                 amp.need_compiler()
         """
     )
-    project.apart("--amp-device=cpu", "--amp-dtype=bf16").assert_outcomes(passed=1)
+    project.fresh("--amp-device=cpu", "--amp-dtype=bf16").assert_outcomes(passed=1)
 
 
 def test_the_sandbox_leaves_the_environment_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,7 +118,7 @@ def test_workers_compile_and_are_gone_afterwards(project: Project) -> None:
             assert torch.allclose(found, torch.full((16,), 20.0855))
         """
     )
-    project.apart("--amp-device=cpu", "--amp-dtype=bf16").assert_outcomes(passed=1)
+    project.fresh("--amp-device=cpu", "--amp-dtype=bf16").assert_outcomes(passed=1)
 
 
 def test_each_dtype_has_a_folder_of_its_own_which_the_session_removes(project: Project) -> None:
@@ -135,7 +135,7 @@ def test_each_dtype_has_a_folder_of_its_own_which_the_session_removes(project: P
                 print(own, file=file)
         """
     )
-    project.apart("--amp-device=cpu", "--amp-dtype=bf16,fp16").assert_outcomes(passed=2)
+    project.fresh("--amp-device=cpu", "--amp-dtype=bf16,fp16").assert_outcomes(passed=2)
     folders = {Path(line) for line in (project.path / "folders").read_text().splitlines()}
     assert len(folders) == 2
     assert not any(path.exists() or path.parent.exists() for path in folders)

@@ -17,10 +17,13 @@ from typing import Any
 
 import pytest
 
+from tests.forked import run_pytest
 from tests.project import INSTALLED, ROOT
 
 PAGES = sorted([*(ROOT / "docs" / "tutorial").glob("*.md"), *(ROOT / "docs" / "how-to").glob("*.md")])
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+#: Seconds that a command may take.
+TIMEOUT = 300.0
 #: Commands that are not run: they install, build environments from a registry, or time a GPU.
 READ = ("pip install", "pytest-amp bisect", "pytest-amp calibrate --to", "make ")
 
@@ -35,31 +38,44 @@ def _command(line: str) -> tuple[list[str], int]:
     return shlex.split(text), int(status[1]) if status else 0
 
 
-def _typed(words: list[str]) -> list[str]:
-    """Return the words as they run in this checkout: suites as a folder, the plugin loaded by name."""
+def _run(words: list[str], folder: Path, environment: dict[str, str], output: Path) -> int | None:
+    """Run a command in ``folder``, and return its exit status; what it prints goes to ``output``."""
     program, *arguments = words
-    if program == "pytest-amp":
-        return [sys.executable, "-m", "pytest_amp", *arguments]
-    assert program == "pytest", words
+    if program == "pytest":
+        typed = _typed(arguments)
+        return run_pytest(typed, folder, output, timeout=TIMEOUT, environment=environment)
+    assert program == "pytest-amp", words
+    command = [sys.executable, "-m", "pytest_amp", *arguments]
+    with output.open("a", encoding="utf-8") as file:
+        done = subprocess.run(
+            command, cwd=folder, env=environment, stdout=file, stderr=file, timeout=TIMEOUT, check=False
+        )
+    return done.returncode
+
+
+def _typed(arguments: list[str]) -> list[str]:
+    """Return arguments of pytest as they are in this checkout: suites as a folder, the plugin loaded by name."""
     loaded = [] if INSTALLED else ["-p", "pytest_amp.plugin"]
     for number, word in enumerate(arguments):
         if word.startswith("pytest_amp.suites"):
             arguments[number] = str(ROOT / "suites" / "/".join(word.split(".")[2:]))
     rooted = [f"--rootdir={ROOT}"] if "--pyargs" in arguments else ["--rootdir=."]
     retained = [word for word in arguments if word != "--pyargs"]
-    return [sys.executable, "-m", "pytest", *loaded, "-p", "no:cacheprovider", *rooted, *retained]
+    return [*loaded, "-p", "no:cacheprovider", "-p", "no:hypothesispytest", *rooted, *retained]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_a_page(page: Path, tmp_path: Path) -> None:
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST_", "CUDA_"))}
-    environment |= {"PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "", "PYTHONDONTWRITEBYTECODE": "1"}
+    environment |= {"PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
+    folder = tmp_path / "project"
+    folder.mkdir()
     ran = 0
     for language, text in _blocks(page):
         name = re.match(r"# ([\w/]+\.(?:py|toml))\n", text)
         assert name is not None or language != "python", f"{page.name}: which file is this?\n{text}"
         if name is not None and language in ("python", "toml"):
-            (tmp_path / name[1]).write_text(text, encoding="utf-8")
+            (folder / name[1]).write_text(text, encoding="utf-8")
         if language != "console":
             continue
         for line in text.splitlines():
@@ -67,10 +83,8 @@ def test_a_page(page: Path, tmp_path: Path) -> None:
             if line.removeprefix("$ ").startswith(READ):
                 continue
             words, status = _command(line)
-            done = subprocess.run(
-                _typed(words), cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300, check=False
-            )
-            assert done.returncode == status, f"{line}\n{done.stdout[-3000:]}{done.stderr[-2000:]}"
+            output = tmp_path / f"output-{ran}"
+            assert _run(words, folder, environment, output) == status, f"{line}\n{output.read_text()[-5000:]}"
             ran += 1
     assert ran or page.stem in ("gate-pull-requests", "nightly-gate", "find-the-release", "support-a-release")
 

@@ -44,9 +44,9 @@ def test_a_torch_that_cannot_be_imported(
 ) -> None:
     _in_front(project, monkeypatch, **{"torch/__init__.py": BROKEN[kind]})
     project.write(test_plain=PLAIN)
-    project.apart("-n", workers).assert_outcomes(passed=1)
+    project.fresh("-n", workers).assert_outcomes(passed=1)
     project.write(test_it=AMP)
-    result = project.apart("-n", workers, "--amp-device=cpu")
+    result = project.fresh("-n", workers, "--amp-device=cpu")
     text = f"{result.stdout.str()}\n{result.stderr.str()}"
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     (line,) = [line for line in text.splitlines() if line.startswith("ERROR: ")]
@@ -59,7 +59,7 @@ def test_a_torch_that_ends_the_process(project: Project, monkeypatch: pytest.Mon
     """Ending the process cannot be caught; the controller lives, and is red."""
     _in_front(project, monkeypatch, **{"torch/__init__.py": "import os\nos._exit(7)"})
     project.write(test_it=AMP)
-    assert project.apart("-n", "1", "--amp-device=cpu").ret not in (0, 5)
+    assert project.fresh("-n", "1", "--amp-device=cpu").ret not in (0, 5)
 
 
 def test_torch_without_numpy(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,7 +78,7 @@ def test_it(amp):
     assert "numpy" not in sys.modules
 """
     )
-    result = project.apart("--amp-device=cpu", "--amp-dtype=bf16", "--amp-record=new.json")
+    result = project.fresh("--amp-device=cpu", "--amp-dtype=bf16", "--amp-record=new.json")
     result.assert_outcomes(passed=1)
     assert (result.ret, red(result)) == (0, [])
 
@@ -88,4 +88,4 @@ def test_what_is_wrong_with_the_options_is_told_before_torch_is_missed(
 ) -> None:
     _in_front(project, monkeypatch, **{"torch/__init__.py": BROKEN["none"]})
     project.write(test_it=AMP)
-    assert "'nope'" in refused(project.apart("--amp-device=nope"))
+    assert "'nope'" in refused(project.fresh("--amp-device=nope"))
