@@ -237,7 +237,7 @@ def _names(source: str) -> list[str]:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="processes are forked")
 @pytest.mark.parametrize("workers", ["0", "1"])
-def test_what_nobody_collects_is_red_in_its_own_test(project: Project, workers: str) -> None:
+def test_uncollected_failure_is_red_in_its_own_test(project: Project, workers: str) -> None:
     project.write(test_it=LOST)
     result = project.apart(*ON_CPU, "-n", workers, "-Wignore", "-rfE", "-vv")  # each failure, not one a cause
     outcome = result.parseoutcomes()
@@ -256,7 +256,7 @@ def test_what_nobody_collects_is_red_in_its_own_test(project: Project, workers: 
 
 
 @pytest.mark.parametrize("workers", ["0", "1"])
-def test_what_is_meant_is_on_no_account(project: Project, workers: str) -> None:
+def test_failure_that_a_test_expects_or_catches_passes(project: Project, workers: str) -> None:
     project.write(test_it=RECEIVED)
     result = project.apart(*ON_CPU, "-n", workers, "-Wignore", "-rfE", "--amp-record=new.json")
     outcome = result.parseoutcomes()
@@ -295,7 +295,7 @@ def test_other(amp):
 
 
 @pytest.mark.parametrize("workers", ["0", "1"])
-def test_what_is_raised_after_its_test_is_red(project: Project, workers: str) -> None:
+def test_failure_raised_after_its_test_is_red(project: Project, workers: str) -> None:
     """Raise in a finalizer of the session, in the teardown of the last test, and in an object's deletion."""
     project.write(test_it=LATE)
     result = project.apart(*ON_CPU, "-n", workers, "-Wignore")
@@ -319,7 +319,7 @@ _EATEN = {
 
 @pytest.mark.parametrize("workers", ["0", "1"])
 @pytest.mark.parametrize("how", _EATEN)
-def test_what_a_conftest_eats_is_red(project: Project, how: str, workers: str) -> None:
+def test_failure_that_a_conftest_suppresses_is_red(project: Project, how: str, workers: str) -> None:
     project.write(
         conftest=f"import pytest\n\n\n{_EATEN[how]}", test_it=f"{HEAD}\n\ndef test_it(amp):\n    check(amp)\n"
     )
@@ -335,7 +335,7 @@ def test_what_a_conftest_eats_is_red(project: Project, how: str, workers: str) -
 
 @pytest.mark.parametrize("workers", ["0", "1"])
 @pytest.mark.parametrize("fixture", ["amp", ""], ids=["wrapped", "replaced"])
-def test_a_mock_in_place_of_amp_is_red(project: Project, fixture: str, workers: str) -> None:
+def test_mock_in_place_of_amp_is_red(project: Project, fixture: str, workers: str) -> None:
     project.write(
         conftest="from unittest.mock import MagicMock\n\nimport pytest\n\n\n@pytest.fixture\n"
         f"def amp({fixture}):\n    return MagicMock()\n",
@@ -347,7 +347,7 @@ def test_a_mock_in_place_of_amp_is_red(project: Project, fixture: str, workers: 
     assert "passed with a MagicMock in place of amp, whose checks check nothing" in result.stdout.str()
 
 
-def test_a_mock_of_a_project_that_does_not_use_the_plugin_is_its_own(project: Project) -> None:
+def test_mock_in_a_project_without_the_plugin_passes(project: Project) -> None:
     project.write(
         test_it="from unittest.mock import Mock\n\nimport pytest\n\n\n@pytest.fixture\ndef amp():\n"
         "    return Mock()\n\n\ndef test_it(amp):\n    amp.play()\n"
@@ -357,7 +357,7 @@ def test_a_mock_of_a_project_that_does_not_use_the_plugin_is_its_own(project: Pr
     assert (result.ret, summary(result)) == (0, [])
 
 
-def test_a_failure_that_a_known_fault_names_is_no_more_than_that(project: Project) -> None:
+def test_suppressed_failure_of_a_known_fault_is_expected(project: Project) -> None:
     project.file(
         "known.toml",
         '[[known]]\nkey = "project/cpu/bf16/test_it::test_it"\nreason = "x"\nreport = "no report found"\n',

@@ -32,7 +32,7 @@ def test_child_that_ends_before_it_connects_is_quoted() -> None:
     assert not Path(children.folder).exists()
 
 
-def test_last_words_are_one_line() -> None:
+def test_last_output_of_a_child_is_one_line() -> None:
     assert last_words("first\n  last   line \n\n") == "last line"
     assert last_words("") == ""
     assert last_words("x" * 300) == "x" * 200

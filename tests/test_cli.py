@@ -15,7 +15,7 @@ from pytest_amp.rules.spec import load_spec
 ROOT = Path(__file__).parents[1]
 
 
-def test_the_rule_of_an_operator_on_every_device_and_since_when(capsys: pytest.CaptureFixture[str]) -> None:
+def test_rules_command_prints_rules_and_releases_of_every_device(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["rules", "softmax.int", "torch.rms_norm"]) == 0
     assert capsys.readouterr().out.splitlines() == [
         "softmax.int",
@@ -43,7 +43,7 @@ def test_the_rule_of_an_operator_on_every_device_and_since_when(capsys: pytest.C
         ("*rnn", ["_cudnn_rnn", "miopen_rnn"]),
     ],
 )
-def test_a_name_means_its_overloads_and_a_pattern_what_it_matches(
+def test_rules_command_selects_overloads_and_patterns(
     pattern: str, blocks: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["rules", pattern]) == (0 if blocks else 1)
@@ -51,7 +51,7 @@ def test_a_name_means_its_overloads_and_a_pattern_what_it_matches(
     assert [line for line in out.splitlines() if line and not line.startswith(" ")] == blocks
 
 
-def test_without_a_name_it_is_every_operator(capsys: pytest.CaptureFixture[str]) -> None:
+def test_rules_command_prints_every_operator_by_default(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["rules", "--device=mps"]) == 0
     text = capsys.readouterr().out
     spec = load_spec()
@@ -60,14 +60,14 @@ def test_without_a_name_it_is_every_operator(capsys: pytest.CaptureFixture[str])
     assert sum(line.startswith("  mps  ") for line in text.splitlines()) == len(names)
 
 
-def test_bounds_and_builds_are_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_rules_command_prints_last_releases_and_builds(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["rules", "cholesky", "miopen_rnn", "--device=cpu", "--device=cuda"]) == 0
     out = capsys.readouterr().out
     assert "  cpu   fp32  since torch 1.10, until 2.13\n" in out
     assert "  cuda  lower_precision_fp in float16  since torch 1.10 or earlier  registered by ROCm builds only\n" in out
 
 
-def test_an_unknown_operator_is_one_line_and_the_others_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_operator_is_reported_and_the_others_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["rules", "softmx", "mm"]) == 1
     captured = capsys.readouterr()
     assert captured.out.startswith("mm\n  cpu ")
@@ -85,7 +85,7 @@ def test_an_unknown_operator_is_one_line_and_the_others_are_printed(capsys: pyte
         (["rules", "--format=md", "mm"], "--format=md is the whole table; it takes no operator and no --device"),
     ],
 )
-def test_a_wrong_command_line_is_refused(
+def test_wrong_command_line_is_refused(
     arguments: list[str], problem: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -94,12 +94,12 @@ def test_a_wrong_command_line_is_refused(
     assert problem in capsys.readouterr().err
 
 
-def test_the_page_in_the_documentation_is_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
+def test_rules_page_of_the_documentation_is_up_to_date(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["rules", "--format=md"]) == 0
     assert capsys.readouterr().out == (ROOT / "docs" / "reference" / "rules.md").read_text(encoding="utf-8")
 
 
-def test_it_needs_no_torch() -> None:
+def test_rules_command_needs_no_torch() -> None:
     program = (
         "import sys\n"
         "from pytest_amp import cli\n"
@@ -110,13 +110,13 @@ def test_it_needs_no_torch() -> None:
     assert result.stdout.splitlines()[-1] == "[] 0"
 
 
-def test_as_a_module() -> None:
+def test_package_runs_as_a_module() -> None:
     command = [sys.executable, "-m", "pytest_amp", "--version"]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert result.stdout == f"pytest-amp {__version__}\n"
 
 
-def test_what_reads_files_needs_packaging_alone(tmp_path: Path) -> None:
+def test_commands_that_read_files_need_packaging_alone(tmp_path: Path) -> None:
     """Jobs that compare two records install neither torch nor pytest."""
     fact = '{"key": "rules/cpu/bf16/mm", "kind": "rule", "value": "fp32"}'
     text = f'{{"schema": 1, "complete": true, "provenance": {{}}, "summary": {{}}, "observations": [{fact}]}}'
@@ -151,7 +151,7 @@ sys.exit(main(["rules", "--format=md"]))
 
 @pytest.mark.skipif(os.name != "posix", reason="a disk is filled by a limit of POSIX")
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_a_disk_that_is_full_is_told(tmp_path: Path, unbuffered: str) -> None:
+def test_full_disk_is_reported(tmp_path: Path, unbuffered: str) -> None:
     """A page with only a part written is useless; Python reports nothing without buffering."""
     with (tmp_path / "page.md").open("wb") as page:
         done = subprocess.run(
@@ -167,7 +167,7 @@ def test_a_disk_that_is_full_is_told(tmp_path: Path, unbuffered: str) -> None:
 
 @pytest.mark.skipif(os.name != "posix", reason="a signal of POSIX")
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_a_reader_that_has_gone_is_no_error(unbuffered: str) -> None:
+def test_closed_pipe_ends_the_command_without_a_message(unbuffered: str) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": unbuffered}
     command = [sys.executable, "-m", "pytest_amp", "rules", "--format=md"]
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
@@ -184,7 +184,7 @@ def test_a_reader_that_has_gone_is_no_error(unbuffered: str) -> None:
 @pytest.mark.parametrize(
     "arguments", ["rules", "rules softmax --device=cuda", "show docs/lab/examples/torch-2.13.json.gz"]
 )
-def test_a_closed_output_is_told(arguments: str, closed: str, message: str) -> None:
+def test_closed_output_is_reported(arguments: str, closed: str, message: str) -> None:
     done = subprocess.run(
         ["sh", "-c", f"exec {sys.executable} -m pytest_amp {arguments} {closed}"],  # noqa: S607
         cwd=ROOT,
@@ -203,7 +203,7 @@ def test_a_closed_output_is_told(arguments: str, closed: str, message: str) -> N
         ["calibrate", "--sessions=\uff15"],
     ],
 )
-def test_what_python_alone_takes_for_a_number_is_none(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
+def test_number_in_python_notation_is_refused(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as left:
         cli.main(arguments)
     assert (left.value.code, "expected " in capsys.readouterr().err) == (2, True)

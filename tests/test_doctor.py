@@ -34,7 +34,7 @@ def run(*arguments: str, path: Path | None = None, timeout: float = 100.0) -> su
     )
 
 
-def test_this_machine() -> None:
+def test_doctor_reports_this_machine() -> None:
     import torch
 
     result = run()
@@ -51,7 +51,7 @@ def test_this_machine() -> None:
     assert data["parts"]["pytest"] == pytest.__version__
 
 
-def test_torch_that_is_newer_than_the_data_is_said(
+def test_torch_newer_than_the_data_is_reported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     torch = {"version": "9.9.0+cpu", "cuda": None, "hip": None, "file": "torch.py", "accelerator": None}
@@ -97,7 +97,7 @@ def test_torch_that_is_newer_than_the_data_is_said(
     ],
     ids=["none", "broken", "aborts", "exits", "hollow"],
 )
-def test_a_torch_that_is_none(tmp_path: Path, source: str, says: str, advice: str) -> None:
+def test_torch_that_cannot_be_imported_is_reported(tmp_path: Path, source: str, says: str, advice: str) -> None:
     file = tmp_path / "torch.py"
     file.write_text(source, encoding="utf-8")
     result = run(path=tmp_path)
@@ -143,7 +143,7 @@ say(amp="begins", name="cuda", value=None)
     ],
     ids=["dies", "ends", "hangs"],
 )
-def test_a_device_that_ends_its_process(
+def test_device_that_ends_its_process_is_reported(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, end: str, problem: str
 ) -> None:
     child(monkeypatch, tmp_path, SAYS + end)
@@ -161,7 +161,7 @@ def advice(parts: dict[str, str | None] | None = None, compiler: str | None = "c
     return doctor.advice(machine.Machine(torch=torch_facts), versions, compiler)
 
 
-def test_what_is_missing_and_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_advice_names_missing_parts_and_their_installation(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert advice() == []
     assert advice({"nvidia-ml-py": None}) == []
@@ -182,7 +182,7 @@ def test_what_is_missing_and_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> N
     assert advice({"nvidia-ml-py": None}, accelerator="cuda", hip="6.4") == []
 
 
-def test_a_wrong_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_command_line_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     from pytest_amp import cli
 
     with pytest.raises(SystemExit) as ended:

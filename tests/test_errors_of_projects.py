@@ -28,7 +28,7 @@ def wrong(iteration):
     ],
 )
 @pytest.mark.parametrize("error", ["RuntimeError('of it')", "KeyError('of it')"])
-def test_error_of_a_training_step_or_optimizer_is_told_with_its_line(project: Project, check: str, error: str) -> None:
+def test_error_of_a_training_step_or_optimizer_is_reported_with_its_line(project: Project, check: str, error: str) -> None:
     """Name the function that the test passes: the case's own step runs."""
     project.write(test_it=RAISING.format(line=f"amp.{check}", error=error))
     result = project.here(*ON_CPU)
@@ -46,7 +46,7 @@ def test_error_of_a_training_step_or_optimizer_is_told_with_its_line(project: Pr
     assert not [text for text in result.outlines if text.startswith("E  ")]
 
 
-def test_error_of_a_traced_function_is_told_with_its_line(project: Project) -> None:
+def test_error_of_a_traced_function_is_reported_with_its_line(project: Project) -> None:
     project.write(test_it=RAISING.format(line="amp.scaler_trace(wrong, steps=2)", error="IndexError('of it')"))
     result = project.here(*ON_CPU)
     result.assert_outcomes(failed=1)
@@ -93,7 +93,7 @@ def test_it(amp, check, error):
 
 
 @pytest.mark.parametrize("where", ["in float32, without autocast", "under autocast(cpu, bfloat16)"])
-def test_error_of_a_model_is_told_in_every_check(project: Project, where: str) -> None:
+def test_error_of_a_model_is_reported_by_every_check(project: Project, where: str) -> None:
     """Include errors other than RuntimeError; a skip inside a test skips it."""
     when = "True" if "float32" in where else "torch.is_autocast_enabled('cpu')"
     project.write(test_it=EVERY_CHECK.replace("WHEN", when))

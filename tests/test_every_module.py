@@ -21,7 +21,7 @@ ELSEWHERE = {
 }
 
 
-def test_every_module_is_in_a_suite() -> None:
+def test_modules_of_torch_are_all_in_a_suite() -> None:
     """The suite of fingerprints, which has all modules, checks only dtypes."""
     folders = (ROOT / "suites", ROOT / "pytest_amp" / "cases")
     files = [path for folder in folders for path in folder.rglob("*.py") if "fingerprint" not in path.parts]

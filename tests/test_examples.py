@@ -15,7 +15,7 @@ EXAMPLES = sorted((ROOT / "examples").glob("test_*.py"))
 
 
 @pytest.mark.parametrize("path", [*EXAMPLES, ROOT / "examples"], ids=lambda path: path.stem)
-def test_an_example_runs(path: object) -> None:
+def test_example_passes(path: object) -> None:
     loaded = () if INSTALLED else ("-p", "pytest_amp.plugin")
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST_", "CUDA_"))}
     result = subprocess.run(
@@ -34,11 +34,11 @@ def test_an_example_runs(path: object) -> None:
     assert re.search(r"\d+ passed", result.stdout)
 
 
-def test_there_are_a_decoder_and_a_cnn() -> None:
+def test_examples_are_a_decoder_and_a_cnn() -> None:
     assert [path.name for path in EXAMPLES] == ["test_decoder.py", "test_resnet.py"]
 
 
-def test_a_project_with_a_conftest_of_twenty_lines() -> None:
+def test_example_project_passes_with_a_conftest_of_twenty_lines() -> None:
     """Run in its own folder, as its own root; the gradient suite then runs its case and the built-in ones."""
     folder = ROOT / "examples" / "project"
     lines = (folder / "conftest.py").read_text(encoding="utf-8").splitlines()

@@ -19,7 +19,7 @@ def family(project: Project, name: str, **tests: str) -> None:
 
 
 @pytest.mark.parametrize("workers", ["0", "1"])
-def test_all_skipped(project: Project, workers: str) -> None:
+def test_run_with_only_skips_is_red(project: Project, workers: str) -> None:
     project.write(test_it=SKIPPING.format(reason="no driver"))
     run = project.here if workers == "0" else project.apart
     result = run("--amp-device=cpu", "-n", workers)
@@ -31,7 +31,7 @@ def test_all_skipped(project: Project, workers: str) -> None:
     ]
 
 
-def test_one_family_skipped(project: Project) -> None:
+def test_family_with_only_skips_is_red(project: Project) -> None:
     family(project, "rules", test_rules=PASSING)
     family(
         project, "gradients", test_gradients=SKIPPING.format(reason="no model"), test_more=SKIPPING.format(reason="x")
@@ -45,12 +45,12 @@ def test_one_family_skipped(project: Project) -> None:
     assert project.here(*ON_CPU, "rules").ret == 0
 
 
-def test_one_executed_check_is_enough(project: Project) -> None:
+def test_family_with_one_executed_check_is_green(project: Project) -> None:
     project.write(test_it=SKIPPING.format(reason="no driver"), test_other=PASSING)
     assert project.here(*ON_CPU).ret == 0
 
 
-def test_one_target_skipped(project: Project) -> None:
+def test_target_with_only_skips_is_red(project: Project) -> None:
     project.write(
         test_it="import pytest\n\n\ndef test_it(amp):\n    if amp.precision.name == 'fp16':\n        pytest.skip('x')"
     )
@@ -58,7 +58,7 @@ def test_one_target_skipped(project: Project) -> None:
     assert (result.ret, red(result)) == (1, ["project on cpu-fp16: 1 selected, not one executed: x (1)"])
 
 
-def test_all_inconclusive(project: Project) -> None:
+def test_run_with_only_inconclusive_checks_is_red(project: Project) -> None:
     project.write(test_it=SKIPPING.format(reason="inconclusive: too noisy"))
     result = project.here(*ON_CPU)
     assert "ran       cpu-bf16  project 1 inconclusive" in summary(result)
@@ -71,14 +71,14 @@ def test_all_inconclusive(project: Project) -> None:
 @pytest.mark.parametrize(
     "mark", ["skip(reason='x')", "skipif(True, reason='x')", "xfail(run=False, reason='x')", "xfail(reason='x')"]
 )
-def test_marks_that_keep_a_test_from_running(project: Project, mark: str) -> None:
+def test_run_whose_marks_keep_all_tests_from_running_is_red(project: Project, mark: str) -> None:
     """Only the last test runs: an expected failure has checked something."""
     project.write(test_it=f"import pytest\n\n\n@pytest.mark.{mark}\ndef test_it(amp):\n    assert False\n")
     result = project.here(*ON_CPU)
     assert result.ret == (0 if mark.startswith("xfail(reason") else 1)
 
 
-def test_an_expected_failure_of_a_fixture_has_not_looked(project: Project) -> None:
+def test_expected_failure_of_a_fixture_is_no_executed_check(project: Project) -> None:
     project.write(
         test_it="import pytest\n\n\n@pytest.fixture\ndef broken():\n    raise RuntimeError\n\n\n"
         "@pytest.mark.xfail(reason='known')\ndef test_it(amp, broken):\n    pass\n"
@@ -88,7 +88,7 @@ def test_an_expected_failure_of_a_fixture_has_not_looked(project: Project) -> No
     assert (result.ret, red(result)) == (1, ["project on cpu-bf16: 1 selected, not one executed: xfail: known (1)"])
 
 
-def test_an_xfail_that_is_not_strict_and_passes_counts_as_pytest_counts(project: Project) -> None:
+def test_lenient_xfail_that_passes_is_an_executed_check(project: Project) -> None:
     project.write(test_it="import pytest\n\n\n@pytest.mark.xfail\ndef test_it(amp):\n    pass\n")
     result = project.here(*ON_CPU)
     result.assert_outcomes(xpassed=1)
@@ -96,21 +96,21 @@ def test_an_xfail_that_is_not_strict_and_passes_counts_as_pytest_counts(project:
 
 
 @pytest.mark.parametrize("workers", ["0", "1"])
-def test_nothing_selected_is_pytests_5(project: Project, workers: str) -> None:
+def test_run_without_selected_tests_ends_with_5(project: Project, workers: str) -> None:
     project.write(test_it=PASSING)
     run = project.here if workers == "0" else project.apart
     result = run(*ON_CPU, "-k", "nothing", "-n", workers)
     assert (result.ret, red(result)) == (5, [])
 
 
-def test_what_was_not_selected_was_not_asked_for(project: Project) -> None:
+def test_deselected_family_is_not_missed(project: Project) -> None:
     family(project, "rules", test_rules=PASSING)
     family(project, "gradients", test_gradients=SKIPPING.format(reason="no model"))
     result = project.here(*ON_CPU, "-k", "test_rules")
     assert (result.ret, red(result)) == (0, [])
 
 
-def test_a_run_that_stops_early_does_not_vouch_for_the_rest(project: Project) -> None:
+def test_run_that_stops_early_is_red_for_each_family(project: Project) -> None:
     family(project, "a", test_a="import pytest\n\n\ndef test_it(amp):\n    pytest.exit('done', returncode=0)\n")
     family(project, "b", test_b=PASSING)
     result = project.apart(*ON_CPU)
@@ -132,7 +132,7 @@ _SWALLOWED = "pytest_runtest_protocol(item):\n    return item.name.endswith('-1]
     [(_STOPPED, "0"), (_SWALLOWED, "0"), (_SWALLOWED, "2")],  # pytest-xdist itself fails for such a worker
     ids=["stopped", "swallowed", "swallowed by workers"],
 )
-def test_some_of_a_family_do_not_vouch_for_the_rest(project: Project, hook: str, workers: str) -> None:
+def test_family_that_ran_in_part_is_red(project: Project, hook: str, workers: str) -> None:
     """Tests that end the run as green, or keep others from running, without a report of them."""
     project.write(
         conftest=f"import pytest\n\n\ndef {hook}\n",
@@ -153,7 +153,7 @@ _UNCALLED = {
 
 @pytest.mark.parametrize("workers", ["0", "1"])
 @pytest.mark.parametrize("how", _UNCALLED)
-def test_a_test_that_nobody_calls_has_not_passed(project: Project, how: str, workers: str) -> None:
+def test_test_whose_function_is_never_called_is_red(project: Project, how: str, workers: str) -> None:
     """Expected failures have not passed, either, strict or not; tests without our fixtures are not judged."""
     project.write(
         conftest=_UNCALLED[how],
@@ -173,7 +173,7 @@ def test_a_test_that_nobody_calls_has_not_passed(project: Project, how: str, wor
     }
 
 
-def test_whoever_calls_a_test_may(project: Project) -> None:
+def test_tests_that_other_plugins_call_pass(project: Project) -> None:
     """Plugins for coroutines, repetitions and decorators that keep the name do call the function."""
     project.write(
         conftest="import asyncio\nimport inspect\n\n\ndef pytest_pyfunc_call(pyfuncitem):\n"
@@ -195,7 +195,7 @@ def test_whoever_calls_a_test_may(project: Project) -> None:
     assert (result.ret, red(result)) == (0, [])
 
 
-def test_what_exitfirst_did_not_reach_is_named(project: Project) -> None:
+def test_family_that_exitfirst_did_not_reach_is_reported(project: Project) -> None:
     family(project, "a", test_a="def test_it(amp):\n    assert False\n")
     family(project, "b", test_b=PASSING)
     result = project.here(*ON_CPU, "-x")
@@ -219,7 +219,7 @@ def test_other(amp):
 """
 
 
-def test_a_check_that_fails_in_a_thread_is_red(project: Project) -> None:
+def test_check_that_fails_in_a_thread_is_red(project: Project) -> None:
     """pytest warns of it, and the test passes."""
     project.write(test_it=THREADED)
     result = project.here("--amp-device=cpu", "--amp-dtype=bf16", "-Wignore")
@@ -230,7 +230,7 @@ def test_a_check_that_fails_in_a_thread_is_red(project: Project) -> None:
     )
 
 
-def test_an_error_in_a_fixture_is_red_by_itself(project: Project) -> None:
+def test_error_in_a_fixture_is_reported_once(project: Project) -> None:
     project.write(
         test_it="import pytest\n\n\n@pytest.fixture\ndef broken():\n    1 / 0\n\n\ndef test_it(amp, broken):\n    pass"
     )
@@ -240,13 +240,13 @@ def test_an_error_in_a_fixture_is_red_by_itself(project: Project) -> None:
 
 
 @pytest.mark.parametrize("option", ["--collect-only", "--setup-plan", "--setup-only"])
-def test_what_executes_nothing_by_design(project: Project, option: str) -> None:
+def test_collect_only_and_setup_only_runs_are_green(project: Project, option: str) -> None:
     project.write(test_it=PASSING, test_skipping=SKIPPING.format(reason="x"))
     result = project.here(*ON_CPU, option)
     assert (result.ret, red(result)) == (0, [])
 
 
-def test_plain_tests_may_skip(project: Project) -> None:
+def test_skips_without_mixed_precision_are_green(project: Project) -> None:
     project.write(test_it="import pytest\n\n\ndef test_it():\n    pytest.skip('not today')\n")
     result = project.here()
     assert (result.ret, summary(result)) == (0, [])
@@ -256,7 +256,7 @@ IMPORTING = "import pytest\n\npytest.importorskip('no_such_package')\n\n\ndef te
 
 
 @pytest.mark.parametrize("workers", ["0", "1"])
-def test_a_family_whose_modules_skip_themselves_is_missed(project: Project, workers: str) -> None:
+def test_family_whose_modules_skip_themselves_is_red(project: Project, workers: str) -> None:
     """No test is left that could be counted as skipped; the family was requested nevertheless."""
     family(project, "rules", test_rules=PASSING)
     family(project, "gradients", test_gradients=IMPORTING)
@@ -272,20 +272,20 @@ def test_a_family_whose_modules_skip_themselves_is_missed(project: Project, work
     assert run(*ON_CPU, "-n", workers, "gradients").ret == 1
 
 
-def test_a_skipped_module_of_a_family_that_ran_is_listed(project: Project) -> None:
+def test_skipped_module_of_a_family_that_ran_is_listed(project: Project) -> None:
     family(project, "rules", test_rules=PASSING, test_more=IMPORTING)
     result = project.here(*ON_CPU)
     assert (result.ret, red(result)) == (0, [])
     assert any(line.startswith("skipped   all of rules/test_more.py (") for line in summary(result))
 
 
-def test_whether_a_skipped_module_was_asked_for_is_unknown_under_k(project: Project) -> None:
+def test_skipped_module_is_not_missed_under_k(project: Project) -> None:
     family(project, "rules", test_rules=PASSING)
     family(project, "gradients", test_gradients=IMPORTING)
     assert project.here(*ON_CPU, "-k", "rules").ret == 0
 
 
-def test_a_skipped_module_of_a_project_is_its_own_business(project: Project) -> None:
+def test_skipped_module_of_a_project_is_not_missed(project: Project) -> None:
     project.write(test_it=PASSING, test_skipping=IMPORTING)
     assert project.here(*ON_CPU).ret == 0
 
@@ -329,7 +329,7 @@ def test_plain():
 """
 
 
-def test_a_poisoned_device(project: Project) -> None:
+def test_poisoned_device_ends_its_tests_and_names_the_culprit(project: Project) -> None:
     """The culprit is named, later tests there are not run, tests elsewhere run, and the run says so in one line."""
     project.write(conftest=POISONED, test_it=POISONING)
     result = project.apart("--amp-device=simulated,cpu", "--amp-dtype=bf16", "-v", "-p", "no:randomly")
@@ -349,7 +349,7 @@ def test_a_poisoned_device(project: Project) -> None:
     assert result.ret == 1
 
 
-def test_a_poisoned_test_still_restores_the_state_of_torch(project: Project) -> None:
+def test_state_of_torch_is_restored_after_a_poisoned_device(project: Project) -> None:
     project.write(
         conftest=POISONED,
         test_it="import torch\nfrom conftest import Simulated\n\n\ndef test_a(amp):\n    Simulated.poisoned = True\n"
@@ -361,7 +361,7 @@ def test_a_poisoned_test_still_restores_the_state_of_torch(project: Project) -> 
     result.stdout.fnmatch_lines(["simulated no longer answers after this test: *", "AmpFailure: *default dtype: *"])
 
 
-def test_a_worker_with_a_poisoned_device_is_replaced(project: Project) -> None:
+def test_worker_with_a_poisoned_device_is_replaced(project: Project) -> None:
     project.write(conftest=POISONED, test_it=POISONING)
     result = project.apart("--amp-device=simulated", "--amp-dtype=bf16", "-n", "1", "-v", "--amp-record=new.json")
     text = result.stdout.str()

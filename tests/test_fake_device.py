@@ -62,7 +62,7 @@ FUNCTION = "\n\ndef test_{name}(amp):\n    {body}\n"
 
 
 @pytest.mark.parametrize("workers", ["0", "1"])
-def test_what_torch_cannot_stand_is_refused(project: Project, workers: str) -> None:
+def test_use_that_torch_does_not_support_on_fake_tensors_is_refused(project: Project, workers: str) -> None:
     tests = "".join(FUNCTION.format(name=name, body=body) for name, (body, _) in REFUSED.items())
     project.write(
         test_it="import threading\n\nimport pytest\nimport torch\nfrom torch import nn\n"
@@ -78,7 +78,7 @@ def test_what_torch_cannot_stand_is_refused(project: Project, workers: str) -> N
     assert text.count("tensors created within amp.device.tensors(), which have the device amp_device") >= 3
 
 
-def test_what_a_fake_device_can_do(project: Project) -> None:
+def test_supported_uses_of_a_fake_device_pass(project: Project) -> None:
     """Parameters without gradients, tensors that outlive their scope, and gradients of other devices' tensors."""
     project.write(
         test_it="""

@@ -27,7 +27,7 @@ def families(project: Project) -> Project:
     return project
 
 
-def test_the_family_is_part_of_the_key_and_of_the_counts(families: Project) -> None:
+def test_family_is_part_of_keys_and_counts(families: Project) -> None:
     result = families.here("--amp-device=cpu", "--amp-dtype=bf16", "--amp-record=new.json")
     assert families.observed("new.json") == dict.fromkeys(
         ["gradients/cpu/bf16/x", "project/cpu/bf16/x", "rules/cpu/bf16/below", "rules/cpu/bf16/x"], 1
@@ -35,7 +35,7 @@ def test_the_family_is_part_of_the_key_and_of_the_counts(families: Project) -> N
     assert summary(result)[0] == "ran       cpu-bf16  gradients 1, project 1, rules 2"
 
 
-def test_keys_and_tests_are_called_the_same_wherever_a_suite_lies(families: Project) -> None:
+def test_keys_and_names_of_tests_ignore_the_folder_of_a_suite(families: Project) -> None:
     """Ignore the path above the family's own folder: a suite may be installed elsewhere."""
     families.here("--amp-device=cpu", "--amp-dtype=bf16", "--amp-record=new.json")
     tests = {o["key"]: o["test"] for o in families.observations("new.json")}
@@ -47,7 +47,7 @@ def test_keys_and_tests_are_called_the_same_wherever_a_suite_lies(families: Proj
     }
 
 
-def test_a_family_exists_on_its_kinds_of_device_only(families: Project) -> None:
+def test_family_runs_on_its_kinds_of_device_only(families: Project) -> None:
     families.write(conftest=SIMULATED)
     result = families.here("--amp-device=cpu,simulated,fake:cuda", "--amp-dtype=bf16", "suite")
     lines = summary(result)
@@ -60,14 +60,14 @@ def test_a_family_exists_on_its_kinds_of_device_only(families: Project) -> None:
     assert result.ret == 0
 
 
-def test_a_family_that_is_none_is_refused(project: Project) -> None:
+def test_family_of_the_wrong_type_is_refused(project: Project) -> None:
     project.file("suite/__init__.py", "FAMILY = 'rules'\n")
     project.file("suite/test_it.py", TEST)
     line = refused(project.here("--amp-device=cpu"))
     assert line.endswith("suite.FAMILY is 'rules', not a pytest_amp.families.Family")
 
 
-def test_a_fixture_in_place_of_this_plugins_is_refused_for_a_family(families: Project) -> None:
+def test_fixture_that_replaces_the_plugins_is_refused_for_a_family(families: Project) -> None:
     """Refuse in one line that names the file; in a project's own tests a fixture of that name is allowed."""
     families.write(conftest="import pytest\n\n\n@pytest.fixture\ndef amp():\n    return 3\n")
     says = refused(families.apart("--amp-device=cpu", "--amp-dtype=bf16"))
@@ -79,7 +79,7 @@ def test_a_fixture_in_place_of_this_plugins_is_refused_for_a_family(families: Pr
     families.apart("test_own.py").assert_outcomes(passed=1)
 
 
-def test_a_family_may_belong_to_the_long_tier_on_a_kind_of_device(families: Project) -> None:
+def test_family_can_belong_to_the_long_tier_on_a_kind_of_device(families: Project) -> None:
     long = REAL_ONLY.replace("Family('gradients')", "Family('gradients', long_on=frozenset({DeviceKind.CPU}))")
     families.file("suite/gradients/__init__.py", f"from pytest_amp.devices import DeviceKind\n{long}")
     families.write(conftest=SIMULATED)
@@ -92,7 +92,7 @@ def test_a_family_may_belong_to_the_long_tier_on_a_kind_of_device(families: Proj
     assert lines[0] == "ran       cpu-bf16  gradients 1"
 
 
-def test_a_long_family_alone_is_said_not_to_have_run(families: Project) -> None:
+def test_family_of_the_long_tier_alone_is_reported_as_not_run(families: Project) -> None:
     long = REAL_ONLY.replace("Family('gradients')", "Family('gradients', long_on=frozenset({DeviceKind.CPU}))")
     families.file("suite/gradients/__init__.py", f"from pytest_amp.devices import DeviceKind\n{long}")
     result = families.here("--amp-device=cpu", "--amp-dtype=bf16", "suite/gradients")

@@ -66,7 +66,7 @@ def test_fault_that_is_gone_is_red_and_named(project: Project) -> None:
     )
 
 
-def test_key_covers_parameters_only_if_it_says_so(project: Project) -> None:
+def test_key_without_parameters_covers_none(project: Project) -> None:
     run(project, row("test_sizes"), row("test_alone")).assert_outcomes(passed=2, failed=2, xfailed=2)
 
 
@@ -109,7 +109,7 @@ def on_cuda(*rows: Known, dtype: str = "bf16") -> Known | None:
     return fault_of(f"own/cuda/{dtype}/test_it::test_it", rows, (2, 13), device_type="cuda", precision=dtype)
 
 
-def test_fault_of_a_gpu() -> None:
+def test_fault_is_limited_to_its_devices_and_dtypes() -> None:
     everywhere, there, low = fault(), fault(devices=("cuda",)), fault(devices=("cuda",), dtypes=("fp16",))
     assert on_cuda(everywhere) is everywhere
     assert on_cuda(there) is there
@@ -120,7 +120,7 @@ def test_fault_of_a_gpu() -> None:
     assert on_cuda(everywhere, fault(devices=("cpu",), until="2.12")) is everywhere
 
 
-def test_fault_of_some_machines(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fault_is_limited_to_machines_with_a_property(monkeypatch: pytest.MonkeyPatch) -> None:
     packed = fault(machine="packs_16_bit_additions")
     for capability, version, expected in (((9, 0), None, packed), ((8, 0), None, None), ((9, 0), "6.4", None)):
         machine.has_property.cache_clear()
@@ -132,7 +132,7 @@ def test_fault_of_some_machines(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("kernels", [False, True])
-def test_cpu_without_kernels_for_a_low_dtype(monkeypatch: pytest.MonkeyPatch, *, kernels: bool) -> None:
+def test_machine_property_depends_on_kernels_for_a_low_dtype(monkeypatch: pytest.MonkeyPatch, *, kernels: bool) -> None:
     monkeypatch.setattr("pytest_amp.torch_private.cpu_has_onednn_kernels", lambda _precision: kernels)
     assert machine.lacks_lstm_kernel("cpu", "fp16") is not kernels
     assert machine.adds_up_low_convolutions("cpu", "fp16") is not kernels
@@ -141,7 +141,7 @@ def test_cpu_without_kernels_for_a_low_dtype(monkeypatch: pytest.MonkeyPatch, *,
     assert not machine.lacks_lstm_kernel("cpu", "fp32")
 
 
-def test_exceptions_have_their_names() -> None:
+def test_exceptions_of_a_fault_are_found_by_name() -> None:
     raises = ("AmpFailure", "KeyError", "pytest.fail.Exception", "torch.OutOfMemoryError")
     assert exceptions_of(fault(raises=raises)) == (AmpFailure, KeyError, pytest.fail.Exception, torch.OutOfMemoryError)
     assert expected_failure(fault(raises=("KeyError",))).kwargs == {

@@ -59,7 +59,7 @@ def unmatched(rows: Sequence[Known], keys: Sequence[str]) -> list[str]:
     return result
 
 
-def test_every_row_matches_a_test(keys: tuple[str, ...]) -> None:
+def test_rows_match_existing_tests(keys: tuple[str, ...]) -> None:
     """A row that matches none is misspelt, or its test was renamed: its fault would be red, or unknown."""
     assert unmatched(ROWS, keys) == []
 
@@ -79,7 +79,7 @@ def test_families_of_rows_exist() -> None:
     assert [name for name in families if not (ROOT / "suites" / name / "__init__.py").is_file()] == []
 
 
-def test_reports_can_be_looked_up() -> None:
+def test_reports_of_rows_have_a_known_form() -> None:
     assert [row.report for row in ROWS if not _REPORT.fullmatch(row.report)] == []
 
 

@@ -50,7 +50,7 @@ def test_what_is_no_number(amp, kind):
 
 
 @pytest.mark.parametrize("workers", ["0", "1"])
-def test_an_observation_that_is_not_finite_is_red(project: Project, workers: str) -> None:
+def test_nonfinite_observation_is_red(project: Project, workers: str) -> None:
     project.write(test_it=TEST.replace("KINDS", repr(KINDS)))
     run = project.here if workers == "0" else project.apart
     result = run(*ON_CPU, "-n", workers, "-rf")
@@ -63,12 +63,12 @@ def test_an_observation_that_is_not_finite_is_red(project: Project, workers: str
 
 @pytest.mark.parametrize("error", [0.5, math.inf, math.nan])
 @pytest.mark.parametrize("allowed", [math.inf, math.nan, -math.inf])
-def test_a_limit_that_is_not_finite_is_always_exceeded(error: float, allowed: float) -> None:
+def test_nonfinite_limit_is_always_exceeded(error: float, allowed: float) -> None:
     assert exceeds(error, allowed)
 
 
 @pytest.mark.parametrize(
     ("error", "expected"), [(0.5, False), (1.0, False), (1.5, True), (math.inf, True), (math.nan, True)]
 )
-def test_a_finite_limit(error: float, expected: bool) -> None:  # noqa: FBT001  # a parameter of a test
+def test_finite_limit_is_exceeded_by_larger_or_nonfinite_errors(error: float, expected: bool) -> None:  # noqa: FBT001  # a parameter of a test
     assert exceeds(error, 1.0) is expected

@@ -75,21 +75,21 @@ def test_precision(amp_precision, amp_autocast):
 """
 
 
-def test_what_they_give(project: Project) -> None:
+def test_fixtures_return_their_values(project: Project) -> None:
     project.write(test_it=ALL)
     result = project.here(*ON_CPU)
     result.assert_outcomes(passed=13)
     assert result.ret == 0
 
 
-def test_ids_also_of_one_device_and_dtype(project: Project) -> None:
+def test_ids_name_device_and_dtype_of_a_single_target(project: Project) -> None:
     project.write(test_it="def test_it(amp):\n    pass")
     listed = ("--collect-only", "-q", "--amp-device=cpu")
     assert ids(project.here(*listed, "--amp-dtype=fp16")) == ["cpu-fp16"]
     assert ids(project.here(*listed, "--amp-dtype=torch.float16,bfloat16")) == ["cpu-fp16", "cpu-bf16"]
 
 
-def test_unnamed_precisions_are_bound_to_no_device() -> None:
+def test_context_of_an_unbound_precision_is_refused() -> None:
     from pytest_amp.precision import BF16
 
     with pytest.raises(RuntimeError, match="bf16 is bound to no device; take it from the fixture amp_precision"):
@@ -115,7 +115,7 @@ def test_it(amp_precision):
 """
 
 
-def test_fp32_is_ieee_and_tf32_is_not(project: Project) -> None:
+def test_context_of_fp32_or_tf32_sets_options_of_cuda(project: Project) -> None:
     """Set the options that CUDA reads; a device called cuda that is the CPU."""
     project.write(conftest=SIMULATED.replace('"simulated"', '"cuda"'), test_it=KINDS)
     result = project.here("--amp-device=cuda", "--amp-dtype=bf16", "-v")
@@ -163,13 +163,13 @@ def test_all():
 """
 
 
-def test_wider_fixtures_are_made_once_for_each_target(project: Project) -> None:
+def test_wider_fixtures_are_created_once_for_each_target(project: Project) -> None:
     project.write(test_it=WIDE)
     result = project.here(*ON_CPU, "-v")
     result.assert_outcomes(passed=10, deselected=3)
 
 
-def test_without_parameters_there_is_an_error(project: Project) -> None:
+def test_fixture_requested_by_name_at_run_time_fails(project: Project) -> None:
     project.write(test_it="def test_it(request):\n    request.getfixturevalue('amp')\n\n\ndef test_plain():\n    pass")
     result = project.here(*ON_CPU)
     result.assert_outcomes(passed=1, failed=1)
@@ -193,14 +193,14 @@ def test_it(amp_device, amp_dtype):
         "argnames=['amp_device'], argvalues=['cuda'], indirect=True",
     ],
 )
-def test_a_value_for_a_fixture_that_takes_none_is_refused(project: Project, arguments: str) -> None:
+def test_indirect_value_for_a_fixture_that_takes_none_is_refused(project: Project, arguments: str) -> None:
     """pytest passes it and nothing reads it: ``test_it[cpu-bf16-cuda]`` would be green on a CPU."""
     project.write(test_it=INDIRECT.format(arguments=arguments))
     line = refused(project.here(*ON_CPU))
     assert line.startswith("test_it.py::test_it: parametrize gives amp_device values, and the fixture takes none: ")
 
 
-def test_a_projects_own_fixture_may_take_values(project: Project) -> None:
+def test_fixture_of_a_project_can_take_indirect_values(project: Project) -> None:
     fixture = "@pytest.fixture\ndef amp_device(request, amp_device):\n    return amp_device, request.param\n"
     conftest = f"import pytest\n\n\n{fixture}"
     test = INDIRECT.format(arguments="'amp_device', ['cuda'], indirect=True").replace("pass", "assert amp_device[1]")
@@ -224,12 +224,12 @@ def test_it(amp):
 """
 
 
-def test_observe(project: Project) -> None:
+def test_observe_returns_the_observation(project: Project) -> None:
     project.write(test_it=OBSERVE)
     project.here(*ON_CPU).assert_outcomes(passed=2)
 
 
-def test_classes_and_unittest(project: Project) -> None:
+def test_classes_and_unittest_and_doctests_pass(project: Project) -> None:
     project.write(
         test_it="import unittest\n\n\nclass TestIt:\n    def test_it(self, amp):\n        assert amp.dtype\n\n\n"
         "class Case(unittest.TestCase):\n    def test_plain(self):\n        pass\n",
@@ -295,7 +295,7 @@ class TestIt:
 """
 
 
-def test_a_case_is_called_after_its_test_and_the_tests_own_parameters(project: Project) -> None:
+def test_case_is_named_after_its_test_and_parameters(project: Project) -> None:
     """Without the test's own parameters, different parameters of one test would share their keys."""
     project.write(test_it=CASE + NAMED)
     result = project.here("--amp-device=cpu", "--amp-dtype=bf16", "--amp-record=new.json")
@@ -304,7 +304,7 @@ def test_a_case_is_called_after_its_test_and_the_tests_own_parameters(project: P
     assert names == ["TestIt::test_one/x", "many[1]/x", "many[2]/x", "one/x"]
 
 
-def test_a_folder_with_brackets_in_its_name(project: Project) -> None:
+def test_folder_with_brackets_in_its_name_is_recorded(project: Project) -> None:
     project.file(
         "tests[1]/test_in.py", CASE + "\n\ndef test_it(amp, case):\n    amp.observe(case.name, 1, kind='count')\n"
     )

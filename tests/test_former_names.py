@@ -66,7 +66,7 @@ def test_signature_has_current_names_only(method: str) -> None:
     assert {"overflow_gradients_at", "versus"} & names.keys()
 
 
-def test_both_names_at_once_are_refused(project: Project) -> None:
+def test_former_and_current_name_at_once_are_refused(project: Project) -> None:
     project.write(test_it=CASE.format(line="amp.check_speedup(case(amp), over='fp32', versus='tf32')"))
     result = project.here("--amp-device=cpu", "--amp-dtype=fp16")
     result.assert_outcomes(failed=1)
@@ -75,7 +75,7 @@ def test_both_names_at_once_are_refused(project: Project) -> None:
     assert not any("pytest_amp/" in text for text in result.outlines)
 
 
-def test_name_is_replaced_in_any_method() -> None:
+def test_renamed_keywords_replaces_a_name_in_any_method() -> None:
     @renamed_keywords(old="new")
     def method(*, new: int = 0) -> int:
         """Return the argument."""

@@ -22,7 +22,7 @@ def wrong(project: Project) -> Project:
 
 
 @pytest.mark.parametrize("arguments", [(), tuple(OPTIONS_WRONG)])
-def test_help_names_every_option_and_key(wrong: Project, arguments: tuple[str, ...]) -> None:
+def test_help_lists_every_option_and_key(wrong: Project, arguments: tuple[str, ...]) -> None:
     result = wrong.here("--help", *arguments)
     assert result.ret == 0
     text = result.stdout.str()
@@ -38,20 +38,20 @@ def test_help_survives_a_device_hook_that_fails(wrong: Project) -> None:
     assert wrong.here("--help").ret == 0
 
 
-def test_version(wrong: Project) -> None:
+def test_version_is_printed_despite_wrong_options(wrong: Project) -> None:
     result = wrong.here("--version", *OPTIONS_WRONG)
     assert (result.ret, f"pytest {pytest.__version__}" in result.stdout.str() + result.stderr.str()) == (0, True)
     result = wrong.here("--version", "--version", *OPTIONS_WRONG)
     assert (result.ret, "registered third-party plugins" in result.stdout.str() + result.stderr.str()) == (0, True)
 
 
-def test_what_is_wrong_is_refused_elsewhere(wrong: Project) -> None:
+def test_wrong_configuration_is_refused_without_help(wrong: Project) -> None:
     """The same configuration is refused, so that the tests above prove something."""
     assert wrong.here().ret == pytest.ExitCode.USAGE_ERROR
     assert wrong.here("--markers").ret == pytest.ExitCode.USAGE_ERROR
 
 
-def test_markers(project: Project) -> None:
+def test_markers_are_listed_with_their_keywords(project: Project) -> None:
     result = project.here("--markers")
     assert result.ret == 0
     result.stdout.fnmatch_lines_random(
@@ -59,7 +59,7 @@ def test_markers(project: Project) -> None:
     )
 
 
-def test_fixtures_have_a_word_of_help(project: Project) -> None:
+def test_fixtures_have_docstrings(project: Project) -> None:
     text = project.here("--fixtures").stdout.str()
     for name in ("amp", "amp_device", "amp_dtype", "amp_precision", "amp_autocast", "amp_scaler"):
         _, actual, rest = text.partition(f"\n{name}")

@@ -35,7 +35,7 @@ def run(program: str, folder: Path, *arguments: str) -> str:
     return done.stdout
 
 
-def test_reader_is_imported_as_it_is_asked_for(tmp_path: Path) -> None:
+def test_reader_is_imported_on_first_access(tmp_path: Path) -> None:
     program = "import pytest_amp; before = set(sys.modules); from pytest_amp import read_record\n"
     program += "print('pytest_amp.record' in before, 'typing' in before, read_record.__module__)"
     assert run(program, tmp_path).split() == ["False", "False", "pytest_amp.record.file"]
@@ -44,7 +44,7 @@ def test_reader_is_imported_as_it_is_asked_for(tmp_path: Path) -> None:
         _ = pytest_amp.nothing  # type: ignore[attr-defined]
 
 
-def test_ten_records_become_a_table_and_a_picture(tmp_path: Path) -> None:
+def test_example_writes_a_table_and_a_picture_of_ten_records(tmp_path: Path) -> None:
     folder = tmp_path / "records"
     folder.mkdir()
     for number in range(10):
@@ -74,7 +74,7 @@ def test_ten_records_become_a_table_and_a_picture(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "path", sorted((ROOT / "docs" / "lab" / "examples").glob("*.json.gz")), ids=lambda path: path.name
 )
-def test_records_of_the_docs_are_as_the_schema_says(path: Path) -> None:
+def test_records_of_the_docs_match_the_schema(path: Path) -> None:
     data = json.loads(gzip.decompress(path.read_bytes()))
     assert problems(data) == []
     data["observations"][0]["rows"][0][0] = "no key"

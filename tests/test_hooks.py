@@ -31,7 +31,7 @@ def test_other(amp):
 
 
 @pytest.mark.parametrize("workers", ["0", "1"])
-def test_each_observation_is_seen_once_where_the_run_is_printed(project: Project, workers: str) -> None:
+def test_observation_hook_is_called_once_in_the_reporting_process(project: Project, workers: str) -> None:
     project.write(conftest=LISTENING, test_it=OBSERVING)
     result = project.apart("--amp-device=cpu", "--amp-dtype=bf16", "-n", workers)
     assert result.ret == 1
@@ -56,7 +56,7 @@ def pytest_amp_provenance(provenance):
 """
 
 
-def test_provenance(project: Project) -> None:
+def test_provenance_hook_adds_to_the_record(project: Project) -> None:
     project.write(conftest=PROVENANCE.format(value="'sha256:0'"), test_it=OBSERVING)
     project.here("--amp-device=cpu", "--amp-record=new.json")
     assert project.record("new.json")["provenance"]["image"] == "sha256:0"
@@ -71,7 +71,7 @@ def test_provenance(project: Project) -> None:
         ("raise KeyError('job')", " raised KeyError (conftest.py:3): 'job'"),
     ],
 )
-def test_what_is_wrong_with_provenance_is_red_and_costs_nothing(project: Project, body: str, says: str) -> None:
+def test_invalid_provenance_is_red_and_the_record_is_written(project: Project, body: str, says: str) -> None:
     project.write(
         conftest=f"def pytest_amp_provenance(provenance):\n    provenance.update(cell=1)\n    {body}\n",
         test_it=GREEN,
@@ -83,7 +83,7 @@ def test_what_is_wrong_with_provenance_is_red_and_costs_nothing(project: Project
     assert (provenance["cell"], provenance["seed"]) == (1, 0)
 
 
-def test_provenance_is_added_to_and_never_taken_out(project: Project) -> None:
+def test_provenance_hook_cannot_remove_entries(project: Project) -> None:
     hook = "def pytest_amp_provenance(provenance):\n    provenance.clear()\n    provenance['command'] = '(hidden)'\n"
     project.write(conftest=hook, test_it=GREEN)
     assert project.here("--amp-device=cpu", "--amp-record=new.json").ret == 0
@@ -92,7 +92,7 @@ def test_provenance_is_added_to_and_never_taken_out(project: Project) -> None:
 
 
 @pytest.mark.parametrize("workers", ["0", "1"])
-def test_an_observation_that_cannot_be_told_is_red_at_the_end(project: Project, workers: str) -> None:
+def test_observation_hook_that_raises_is_red_at_the_end(project: Project, workers: str) -> None:
     project.write(
         conftest="def pytest_amp_observation(observation):\n    raise OSError('no such host')\n", test_it=GREEN
     )
@@ -105,18 +105,18 @@ def test_an_observation_that_cannot_be_told_is_red_at_the_end(project: Project, 
     assert len(project.observed("new.json")) == 2
 
 
-def test_devices_that_cannot_be_told_are_one_line(project: Project) -> None:
+def test_devices_hook_that_raises_is_reported_in_one_line(project: Project) -> None:
     project.write(conftest="def pytest_amp_devices():\n    raise RuntimeError('no driver')\n    yield\n")
     assert refused(project.here()) == "the hook pytest_amp_devices raised RuntimeError (conftest.py:2): no driver"
 
 
-def test_devices(project: Project) -> None:
+def test_devices_hook_adds_a_device(project: Project) -> None:
     project.write(conftest=SIMULATED, test_it="def test_it(amp):\n    assert amp.device.describe() == 'simulated'")
     project.here("--amp-device=simulated").assert_outcomes(passed=2)
     assert "simulated" in refused(project.here("--amp-device=nope")).partition("expected ")[2]
 
 
-def test_a_device_of_torch_accelerator_needs_a_name_only(project: Project) -> None:
+def test_device_type_needs_a_name_only(project: Project) -> None:
     project.write(
         conftest="from pytest_amp.devices import DeviceType\n\n\ndef pytest_amp_devices():\n"
         "    return [DeviceType('one'), DeviceType('two')]\n",
@@ -127,13 +127,13 @@ def test_a_device_of_torch_accelerator_needs_a_name_only(project: Project) -> No
 
 
 @pytest.mark.parametrize("name", ["One", "a-b", "", "auto", "all", "fake", "a:1", "1st"])
-def test_a_name_that_can_be_no_key_is_refused(project: Project, name: str) -> None:
+def test_device_name_that_cannot_be_in_a_key_is_refused(project: Project, name: str) -> None:
     hook = f"def pytest_amp_devices():\n    yield DeviceType({name!r})\n"
     project.write(conftest=f"from pytest_amp.devices import DeviceType\n\n\n{hook}")
     assert refused(project.here()).startswith(f"the hook pytest_amp_devices: {name!r} cannot be a device type's name; ")
 
 
-def test_a_misspelt_hook_is_an_error(project: Project) -> None:
+def test_misspelt_hook_is_refused(project: Project) -> None:
     project.write(conftest="def pytest_amp_observations(observation):\n    pass\n")
     result = project.apart()
     assert result.ret != 0
@@ -141,7 +141,7 @@ def test_a_misspelt_hook_is_an_error(project: Project) -> None:
 
 
 @pytest.mark.skipif(importlib.util.find_spec("pytest_amp.cases") is None, reason="there are no cases yet")
-def test_cases(project: Project) -> None:
+def test_cases_hook_adds_a_case(project: Project) -> None:
     project.write(
         conftest="""
 from pytest_amp.cases import Case

@@ -39,13 +39,13 @@ FILES = {
 OLDER = '[tool.pytest.ini_options]\n{key} = "{value}"\n'
 
 
-def test_every_option_has_a_key() -> None:
+def test_options_all_have_an_ini_key() -> None:
     assert set(WRONG) == {option.ini for option in OPTIONS}
     assert len(OPTIONS) == 15
 
 
 @pytest.mark.parametrize("key", WRONG)
-def test_a_wrong_value_names_key_file_and_value(project: Project, key: str) -> None:
+def test_wrong_value_is_refused_with_its_key_and_file(project: Project, key: str) -> None:
     value = "nowhere/nope" if key == "amp_record" else "nope"
     for name, text in FILES.items():
         path = project.file(name, text.format(key=key, value=value))
@@ -60,12 +60,12 @@ def test_a_wrong_value_names_key_file_and_value(project: Project, key: str) -> N
 
 @pytest.mark.parametrize("value", ['["cpu", "fake:cuda"]', "true", "3", "{ a = 1 }", '["a"]'])
 @pytest.mark.parametrize("key", ["amp_device", "amp_strict", "amp_seed"])
-def test_a_value_that_is_no_text_is_one_line(project: Project, key: str, value: str) -> None:
+def test_value_that_is_no_text_is_refused(project: Project, key: str, value: str) -> None:
     project.file("pytest.toml", f"[pytest]\n{key} = {value}\n")
     assert refused(project.here()).startswith(f"{key} (pytest.toml): ")
 
 
-def test_a_list_in_the_older_table_is_one_line(project: Project) -> None:
+def test_list_in_the_ini_options_table_is_refused(project: Project) -> None:
     project.file("pyproject.toml", '[tool.pytest.ini_options]\namp_device = ["cpu", "nope"]\n')
     result = project.apart()  # pytest itself warns of it
     assert result.ret == pytest.ExitCode.USAGE_ERROR
@@ -74,11 +74,11 @@ def test_a_list_in_the_older_table_is_one_line(project: Project) -> None:
 
 
 @pytest.mark.parametrize("option", ["--amp-baseline", "--amp-record", "--amp-known", "--amp-floors"])
-def test_a_file_without_a_name_is_one_line(project: Project, option: str) -> None:
+def test_empty_file_name_is_refused(project: Project, option: str) -> None:
     assert refused(project.here(f"{option}=")) == f"{option} (command line): '' names no file; expected a path"
 
 
-def test_the_command_line_wins_over_ini_and_ini_over_the_default(project: Project) -> None:
+def test_command_line_overrides_ini_and_ini_overrides_the_default(project: Project) -> None:
     project.write(test_it="def test_it(amp):\n    pass")
     listed = ("--collect-only", "-q")
     project.file("pytest.ini", "[pytest]\namp_device = cpu\namp_dtype = fp16\namp_seed = nope\n")
@@ -88,7 +88,7 @@ def test_the_command_line_wins_over_ini_and_ini_over_the_default(project: Projec
     assert ids(project.here(*listed)) == ["cpu-bf16", "cpu-fp16"]
 
 
-def test_the_header_says_each_value_and_its_source(project: Project) -> None:
+def test_header_shows_each_value_and_its_source(project: Project) -> None:
     project.write(test_it="def test_it(amp):\n    pass")
     project.file("pytest.toml", '[pytest]\namp_dtype = "float16"\namp_seed = "3"\naddopts = ["--amp-tier=all"]\n')
     result = project.here("--amp-device=cpu", "-o", "amp_tolerance_scale=2")
@@ -100,17 +100,17 @@ def test_the_header_says_each_value_and_its_source(project: Project) -> None:
     assert result.ret == 0
 
 
-def test_the_header_is_silent_unless_asked(project: Project) -> None:
+def test_header_is_absent_without_options(project: Project) -> None:
     project.write(test_it="def test_it():\n    pass")
     assert not [line for line in project.here("-v").outlines if line.startswith("amp")]
 
 
-def test_addopts_from_the_environment_are_named(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_addopts_of_the_environment_are_named_as_the_source(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTEST_ADDOPTS", "--amp-seed=nope")
     assert refused(project.here()).startswith("--amp-seed (addopts): 'nope' ")
 
 
-def test_relative_paths_start_where_they_were_written(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relative_paths_start_at_the_ini_file_or_the_working_directory(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     project.write(test_it="def test_it(amp):\n    pass")
     project.file("pytest.ini", "[pytest]\namp_report = json:in_ini.json\n")
     below = project.path / "below"
@@ -124,14 +124,14 @@ def test_relative_paths_start_where_they_were_written(project: Project, monkeypa
     ]
 
 
-def test_home_is_expanded(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_home_directory_is_expanded(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(project.path))
     project.write(test_it="def test_it(amp):\n    pass")
     assert project.here("--amp-device=cpu", "--amp-record=~/new.json").ret == 0
     assert (project.path / "new.json").is_file()
 
 
-def test_workers_read_the_same_file(project: Project) -> None:
+def test_workers_read_the_ini_file_of_the_controller(project: Project) -> None:
     project.write(test_it="def test_it(amp):\n    assert amp.config.seed == 3")
     project.file(
         "other.ini", "[pytest]\namp_device = cpu\namp_dtype = fp16\namp_seed = 3\namp_report = json:new.json\n"
@@ -141,14 +141,14 @@ def test_workers_read_the_same_file(project: Project) -> None:
     assert project.record("new.json")["summary"] == {"cpu-fp16 project": {"passed": 1}}
 
 
-def test_a_list_may_have_lines(project: Project) -> None:
+def test_list_can_have_several_lines(project: Project) -> None:
     project.file("pytest.ini", "[pytest]\namp_device = cpu\namp_dtype =\n    bf16\n    fp16\n")
     project.write(test_it="def test_it(amp):\n    pass\n")
     result = project.here("--collect-only", "-q")
     assert ids(result) == ["cpu-bf16", "cpu-fp16"]
 
 
-def test_the_files_of_the_reference_are_read_as_they_stand(project: Project) -> None:
+def test_ini_files_of_the_reference_are_valid(project: Project) -> None:
     blocks = re.findall(r"^```(?:toml|ini)\n# (\S+)\n(.*?)^```", INI, re.MULTILINE | re.DOTALL)
     assert [name for name, _ in blocks] == ["pyproject.toml", "pytest.ini"]
     project.write(test_it="def test_it(amp):\n    pass")
@@ -163,7 +163,7 @@ def test_the_files_of_the_reference_are_read_as_they_stand(project: Project) -> 
 
 
 @pytest.mark.parametrize("name", [*FILES, "override"])
-def test_a_key_that_is_none_is_refused(project: Project, name: str) -> None:
+def test_unknown_key_is_refused(project: Project, name: str) -> None:
     """pytest warns of it and continues: on a different device than the requested one."""
     if name != "override":
         project.file(name, FILES[name].format(key="amp_devices", value="cuda"))
@@ -184,7 +184,7 @@ SPELLINGS = ("amp-device", "AMP_DEVICE", "Amp-Device", "amp device", "--amp-devi
         ("pytest.ini", "amp device", "0"),
     ],
 )
-def test_another_spelling_of_a_key_is_refused(project: Project, name: str, spelling: str, workers: str) -> None:
+def test_misspelt_key_is_refused(project: Project, name: str, spelling: str, workers: str) -> None:
     """The option's own spelling, for example, which pytest ignores: the run would not be the requested one."""
     project.write(test_it="def test_it(amp):\n    pass\n")
     file = "pyproject.toml" if name == "older" else name
@@ -196,19 +196,19 @@ def test_another_spelling_of_a_key_is_refused(project: Project, name: str, spell
     assert refused(project.here(*overriding)) == f"{spelling} ({where}): no such key; expected amp_device"
 
 
-def test_a_flag_in_its_own_spelling_is_refused(project: Project) -> None:
+def test_flag_in_the_spelling_of_its_option_is_refused(project: Project) -> None:
     project.write(test_it="def test_it(amp):\n    pass\n")
     line = refused(project.here("-o", "amp-strict=true"))
     assert line == "amp-strict (-o on the command line): no such key; expected amp_strict"
 
 
-def test_a_word_that_only_begins_as_ours_is_pytests_business(project: Project) -> None:
+def test_key_with_a_similar_beginning_is_ignored(project: Project) -> None:
     project.file("pytest.ini", "[pytest]\namplitude = 3\nexample_path = x\n")
     project.write(test_it="def test_it(amp):\n    pass\n")
     assert project.here("--amp-device=cpu", "-Wignore").ret == 0
 
 
-def test_a_key_of_another_plugin_is_its_own(project: Project) -> None:
+def test_key_of_another_plugin_is_accepted(project: Project) -> None:
     project.file("pytest.ini", "[pytest]\namp_level = O1\nfilterwarnings = error\n")
     project.write(
         conftest="def pytest_addoption(parser):\n    parser.addini('amp_level', 'x')\n",
@@ -219,6 +219,6 @@ def test_a_key_of_another_plugin_is_its_own(project: Project) -> None:
 
 @pytest.mark.parametrize("key", ["amp_record", "amp_baseline", "amp_report", "amp_known", "amp_floors"])
 @pytest.mark.parametrize("value", ["n" * 300 + ".json", "no\\u0000name.json", "~nobody-of-that-name/a.json"])
-def test_a_name_that_no_file_can_have_is_one_line(project: Project, key: str, value: str) -> None:
+def test_invalid_file_name_is_refused(project: Project, key: str, value: str) -> None:
     project.file("pyproject.toml", f'[tool.pytest]\n{key} = "{"json:" * (key == "amp_report")}{value}"\n')
     assert refused(project.here()).startswith(f"{key} (pyproject.toml): ")

@@ -20,7 +20,7 @@ def test_plain():
 
 
 @pytest.mark.parametrize("workers", ["0", "1"])
-def test_properties(project: Project, workers: str) -> None:
+def test_junit_file_has_properties_of_each_test(project: Project, workers: str) -> None:
     project.file("rules/__init__.py", "from pytest_amp.families import Family\n\nFAMILY = Family('rules')\n")
     project.file("rules/test_it.py", TEST)
     run = project.here if workers == "0" else project.apart
@@ -42,7 +42,7 @@ def test_properties(project: Project, workers: str) -> None:
     }
 
 
-def test_what_changed_is_told(project: Project) -> None:
+def test_junit_file_reports_a_changed_observation(project: Project) -> None:
     project.write(test_it="def test_it(amp):\n    amp.observe('x', 1, kind='count')\n")
     arguments = ("--amp-device=cpu", "--amp-dtype=bf16")
     assert project.here(*arguments, "--amp-record=old.json").ret == 0

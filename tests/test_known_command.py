@@ -80,19 +80,19 @@ def file(tmp_path: Path) -> str:
         (("rules/*test_x",), (FIRST.replace("rules/*/test_a::test_y[*]\n", ""), THIRD)),
     ],
 )
-def test_faults_are_chosen(
+def test_known_command_selects_faults(
     file: str, arguments: tuple[str, ...], blocks: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["known", file, *arguments]) == 0
     assert capsys.readouterr().out == "\n".join(blocks)
 
 
-def test_no_fault_ends_with_1(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_known_command_without_a_match_ends_with_1(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["known", file, "nothing"]) == 1
     assert capsys.readouterr().err == "pytest-amp: none of the 3 known faults matches\n"
 
 
-def test_table_of_markdown(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_known_command_prints_a_markdown_table(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["known", file, "--format=md", "--torch=2.13"]) == 0
     head, rule, first, second = capsys.readouterr().out.splitlines()
     assert (head.count("|"), rule) == (6, "|---|---|---|---|---|")
@@ -111,14 +111,14 @@ def test_table_of_markdown(file: str, capsys: pytest.CaptureFixture[str]) -> Non
         (("--file=nowhere.toml",), "nowhere.toml: No such file or directory; expected a TOML file"),
     ],
 )
-def test_wrong_argument_is_one_line(arguments: tuple[str, ...], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_argument_is_refused(arguments: tuple[str, ...], says: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["known", *arguments])
     assert ended.value.code == 2
     assert says in capsys.readouterr().err.splitlines()[-1]
 
 
-def test_faults_of_the_suites_are_the_default(capsys: pytest.CaptureFixture[str]) -> None:
+def test_known_command_reads_the_suites_by_default(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["known"]) == 0
     blocks = capsys.readouterr().out.split("\n\n")
     assert len(blocks) == len(read_known(ROOT / "suites" / "known.toml"))

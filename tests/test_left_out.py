@@ -34,7 +34,7 @@ def checks(project: Project) -> Project:
     ],
 )
 @pytest.mark.parametrize("workers", ["0", "1"])
-def test_what_an_ini_leaves_out_is_refused(checks: Project, setting: str, where: str, valid: str, workers: str) -> None:
+def test_ini_that_leaves_out_checks_of_a_family_is_refused(checks: Project, setting: str, where: str, valid: str, workers: str) -> None:
     run = checks.here if workers == "0" else checks.apart
     result = run(*ON_CPU, "-o", setting, "-n", workers)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
@@ -81,7 +81,7 @@ CLASS = "leaves out checks of a family, in {path}; expected a class without a co
     ids=["folder", "glob", "own", "hook", "constructor", "class", "module"],
 )
 @pytest.mark.parametrize("workers", ["0", "1"])
-def test_what_a_conftest_or_a_class_leaves_out_is_refused(  # noqa: PLR0917  # the columns of a table
+def test_conftest_or_class_that_leaves_out_checks_is_refused(  # noqa: PLR0917  # the columns of a table
     checks: Project, file: str, text: str, where: str, message: str, workers: str
 ) -> None:
     checks.file(file, text)
@@ -105,7 +105,7 @@ SKIPPING = "import pytest\n\npytest.importorskip('no_such_package')\n"
     ],
     ids=["package", "conftest", "module"],
 )
-def test_a_family_that_skips_itself_is_red_from_any_rootdir(
+def test_family_that_skips_itself_is_red_from_any_rootdir(
     checks: Project, monkeypatch: pytest.MonkeyPatch, file: str, text: str, workers: str
 ) -> None:
     checks.file(file, text)
@@ -123,7 +123,7 @@ def test_a_family_that_skips_itself_is_red_from_any_rootdir(
 
 
 @pytest.mark.parametrize("workers", ["0", "1"])
-def test_a_file_that_was_asked_for_and_skips_itself_is_red(checks: Project, workers: str) -> None:
+def test_requested_file_that_skips_itself_is_red(checks: Project, workers: str) -> None:
     """Name the file; as a part of its family, whose other tests ran, it is listed."""
     checks.file("checks/more/test_second.py", SKIPPING + PASSING)
     run = checks.here if workers == "0" else checks.apart
@@ -148,17 +148,17 @@ def test_a_file_that_was_asked_for_and_skips_itself_is_red(checks: Project, work
         ("addopts=--ignore-glob=*/more/test_*", ("checks",)),
     ],
 )
-def test_what_nobody_asked_for_may_be_left_out(checks: Project, setting: str, arguments: tuple[str, ...]) -> None:
+def test_checks_that_were_not_requested_can_be_left_out(checks: Project, setting: str, arguments: tuple[str, ...]) -> None:
     result = checks.here(*ON_CPU, "-o", setting, *arguments)
     assert result.ret == 0, result.stdout.str() + result.stderr.str()
 
 
-def test_a_folder_that_is_ignored_by_name_may_fit_a_pattern_too(checks: Project) -> None:
+def test_folder_ignored_by_name_can_match_norecursedirs(checks: Project) -> None:
     assert checks.here(*ON_CPU, "-o", "norecursedirs=more", "--ignore=checks/more").ret == 0
 
 
 @pytest.mark.parametrize(("folder", "status"), [("checks", 4), ("own", 0)])
-def test_checks_without_their_assertions_are_refused(
+def test_families_without_assertions_are_refused(
     checks: Project, monkeypatch: pytest.MonkeyPatch, folder: str, status: int
 ) -> None:
     """Python removes assertions under -O, also in the families' shared code; a project's own are not judged."""
@@ -169,7 +169,7 @@ def test_checks_without_their_assertions_are_refused(
     assert refused is (status == 4)
 
 
-def test_a_projects_own_packages_are_read_in_whatever_encoding(project: Project) -> None:
+def test_packages_of_a_project_can_have_any_encoding(project: Project) -> None:
     """Read them even if a name is that of ours, with a different meaning."""
     for folder in ("build", "own_checks"):
         path = project.file(f"{folder}/__init__.py", "")

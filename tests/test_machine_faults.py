@@ -55,13 +55,13 @@ OFF_THE_BUS = f"CUDA error: unspecified launch failure{DEBUGGING}"
         ("the model remembers more than fits: out of memory", None),
     ],
 )
-def test_messages_of_torch_are_recognized(text: str, kind: FaultKind | None) -> None:
+def test_fault_is_recognized_by_the_message_of_torch(text: str, kind: FaultKind | None) -> None:
     fault = fault_of_text(text)
     assert (fault.kind if fault else None) is kind
     assert fault is None or "\n" not in fault.text
 
 
-def test_message_has_the_essential_part() -> None:
+def test_message_of_a_fault_is_shortened() -> None:
     fault = fault_in(torch.OutOfMemoryError(FULL))
     assert fault is not None
     assert (fault.about("cuda"), fault.text) == ("cuda is out of memory", FULL_IN_SHORT)
@@ -156,7 +156,7 @@ def expect_saved(project: Project, *names: str) -> None:
 
 
 @pytest.mark.parametrize("workers", ["0", "1"])
-def test_full_device_is_one_line_and_the_rest_runs(
+def test_full_device_is_reported_in_one_line_and_other_tests_run(
     project: Project, run: Callable[..., pytest.RunResult], workers: str
 ) -> None:
     result = run(MEETS_FULL, "-n", workers)
@@ -200,7 +200,7 @@ def test_device_off_the_bus_ends_its_tests(
     result.assert_outcomes(passed=5, failed=1, errors=1, skipped=3)
 
 
-def test_device_lost_before_the_first_test_of_a_family_is_one_line(
+def test_device_lost_before_a_family_is_reported_in_one_line(
     run: Callable[..., pytest.RunResult], project: Project
 ) -> None:
     project.file("checks/__init__.py", "")
@@ -218,7 +218,7 @@ def test_expected_failure_does_not_hide_a_full_device(run: Callable[..., pytest.
     assert result.ret == 1
 
 
-def test_skip_and_exit_are_no_faults(run: Callable[..., pytest.RunResult]) -> None:
+def test_skip_with_the_message_of_a_fault_is_no_fault(run: Callable[..., pytest.RunResult]) -> None:
     text = f"pytest.skip({FULL!r})"
     run(text).assert_outcomes(passed=8, skipped=1)
 
@@ -259,7 +259,7 @@ def test_accelerator_with_a_fault_is_not_replaced_by_the_cpu(project: Project, n
         ("a matmul under autocast returned wrong values", False),
     ],
 )
-def test_missing_capability_is_no_fault(text: str, expected: bool) -> None:  # noqa: FBT001  # a parameter
+def test_error_of_the_probe_is_a_fault_or_a_missing_capability(text: str, expected: bool) -> None:  # noqa: FBT001  # a parameter
     assert probing.is_fault(text) is expected
 
 
@@ -290,7 +290,7 @@ def pytest_runtest_call(item):
 
 
 @pytest.mark.parametrize(("family", "workers"), [("project", "0"), ("project", "1"), ("own", "0")])
-def test_full_device_that_a_check_of_a_suite_survives_is_red(project: Project, family: str, workers: str) -> None:
+def test_memory_error_that_a_suite_catches_is_red(project: Project, family: str, workers: str) -> None:
     """A replay that falls back to less would be green; in a project's own test it is a note."""
     conftest = FAULTY.format(folder=str(project.path)) + "    refused = 0\n" + SWALLOWS
     project.file("conftest.py", conftest)
@@ -316,7 +316,7 @@ def busy_examiner(_request: Any, _device: Any) -> None:
     raise getattr(torch, "AcceleratorError", RuntimeError)(BUSY)
 
 
-def test_process_that_cannot_use_the_device_is_not_started_again() -> None:
+def test_child_that_cannot_use_the_device_is_not_restarted() -> None:
     """Each test would start one, and wait for it."""
     child = Isolated(f"{__name__}:{busy_examiner.__name__}")
     for _ in range(2):

@@ -24,7 +24,7 @@ def collected(project: Project, *arguments: str) -> list[str]:
 
 
 @pytest.mark.parametrize("fixture", ["amp", "amp_device", "tmp_path"])
-def test_an_unknown_keyword_names_the_test(project: Project, fixture: str) -> None:
+def test_unknown_keyword_is_refused_with_its_test(project: Project, fixture: str) -> None:
     project.write(test_it=marked("device=['cpu']", fixture=fixture), test_plain="def test_plain():\n    pass")
     assert refused(project.here(*ON_CPU)) == (
         "test_it.py::test_it (marker amp): unknown keyword 'device'; "
@@ -32,7 +32,7 @@ def test_an_unknown_keyword_names_the_test(project: Project, fixture: str) -> No
     )
 
 
-def test_an_unknown_keyword_under_workers(project: Project) -> None:
+def test_unknown_keyword_is_refused_under_workers(project: Project) -> None:
     project.write(test_it=marked("device=['cpu']"), test_other=marked("fake=1"), test_plain="def test_plain(): pass")
     result = project.apart(*ON_CPU, "-n", "2")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
@@ -70,13 +70,13 @@ def test_an_unknown_keyword_under_workers(project: Project) -> None:
         ("xfail={'cpu': ' '}", "xfail['cpu'] names no report"),
     ],
 )
-def test_a_bad_value_names_the_test(project: Project, arguments: str, problem: str) -> None:
+def test_bad_value_is_refused_with_its_test(project: Project, arguments: str, problem: str) -> None:
     project.write(test_it=marked(arguments))
     line = refused(project.here(*ON_CPU))
     assert line.startswith(f"test_it.py::test_it (marker amp): {problem}")
 
 
-def test_a_bad_mark_of_one_parameter_is_refused_too(project: Project) -> None:
+def test_bad_mark_of_one_parameter_is_refused(project: Project) -> None:
     mark = "pytest.param(1, marks=pytest.mark.amp(nope=1))"
     project.write(
         test_it=f"import pytest\n\n\n@pytest.mark.parametrize('n', [{mark}])\ndef test_it(amp, n):\n    pass\n"
@@ -86,7 +86,7 @@ def test_a_bad_mark_of_one_parameter_is_refused_too(project: Project) -> None:
     assert "(marker amp): unknown keyword 'nope'" in line
 
 
-def test_marks_of_one_parameter_count(project: Project) -> None:
+def test_marks_of_one_parameter_apply_to_it_alone(project: Project) -> None:
     values = "pytest.param(1, marks=pytest.mark.amp(dtypes=['fp16'])), pytest.param(2, marks=pytest.mark.amp(xfail=X))"
     body = "    assert n == 1"
     project.write(
@@ -96,7 +96,7 @@ def test_marks_of_one_parameter_count(project: Project) -> None:
     project.here(*ON_CPU).assert_outcomes(passed=1, xfailed=1, failed=1, deselected=1)
 
 
-def test_devices(project: Project) -> None:
+def test_devices_limit_a_test(project: Project) -> None:
     project.write(conftest=SIMULATED, test_it=marked("devices=['simulated', 'xpu'], fake=True"))
     option = "--amp-device=cpu,simulated,fake:xpu,fake:cuda"
     assert sorted(collected(project, option, "--amp-dtype=bf16")) == ["fake-xpu-bf16", "simulated-bf16"]
@@ -105,20 +105,20 @@ def test_devices(project: Project) -> None:
     assert "not run   1 (not for cuda)" in summary(result)
 
 
-def test_dtypes(project: Project) -> None:
+def test_dtypes_limit_a_test(project: Project) -> None:
     project.write(test_it=marked("dtypes=['half']"))
     assert collected(project, *ON_CPU) == ["cpu-fp16"]
     assert collected(project, "--amp-device=cpu", "--amp-dtype=bf16") == []
 
 
-def test_wide_precisions_come_by_the_marker_only(project: Project) -> None:
+def test_wide_precisions_need_the_marker(project: Project) -> None:
     project.write(test_it=marked("dtypes=['fp32', 'tf32', 'bf16']", fixture="amp_precision"))
     assert collected(project, *ON_CPU) == ["cpu-bf16", "cpu-fp32"]  # TF32 is CUDA's
     project.write(test_it="def test_it(amp_precision):\n    pass")
     assert collected(project, *ON_CPU) == ["cpu-bf16", "cpu-fp16"]
 
 
-def test_marks_are_merged_closest_first(project: Project) -> None:
+def test_closest_mark_overrides_the_others(project: Project) -> None:
     project.write(
         test_it="import pytest\n\npytestmark = pytest.mark.amp(fake=True, dtypes=['bf16'])\n\n\n"
         "@pytest.mark.amp(dtypes=['fp16'])\nclass TestIt:\n    def test_it(self, amp):\n        pass\n"
@@ -126,7 +126,7 @@ def test_marks_are_merged_closest_first(project: Project) -> None:
     assert collected(project, "--amp-device=fake:cuda") == ["fake-cuda-fp16"]
 
 
-def test_a_marker_and_its_defaults() -> None:
+def test_merged_marker_has_defaults() -> None:
     marks = [pytest.mark.amp(dtypes="fp16", tolerance=2).mark, pytest.mark.amp(dtypes=["bf16"], devices=("cpu",)).mark]
     assert AmpMarker.merged(marks) == AmpMarker(devices=("cpu",), dtypes=(FP16,), tolerance=2.0)
     assert AmpMarker.merged([]) == AmpMarker()
@@ -134,7 +134,7 @@ def test_a_marker_and_its_defaults() -> None:
     assert wide == (FP32, BF16)
 
 
-def test_tests_see_their_tolerance_and_floor(project: Project) -> None:
+def test_marker_passes_tolerance_and_floor_to_its_test(project: Project) -> None:
     project.write(
         test_it="import pytest\n\n\n@pytest.mark.amp(tolerance=0.5, floor=1.25)\ndef test_it(amp):\n"
         "    assert (amp._marker.tolerance, amp._marker.floor) == (0.5, 1.25)"
@@ -152,7 +152,7 @@ def test_it(amp):
 """
 
 
-def test_an_expected_failure(project: Project) -> None:
+def test_xfail_of_a_target_is_expected(project: Project) -> None:
     project.write(test_it=XFAIL.format(xfail="{'cpu-fp16': 'pytorch/pytorch#1 wrong'}", good=("bf16",)))
     result = project.here(*ON_CPU, "-rx")
     result.assert_outcomes(passed=1, xfailed=1)
@@ -161,7 +161,7 @@ def test_an_expected_failure(project: Project) -> None:
     assert result.ret == 0
 
 
-def test_an_expected_failure_that_passes_is_red_and_says_so(project: Project) -> None:
+def test_xfail_that_passes_is_red(project: Project) -> None:
     project.write(test_it=XFAIL.format(xfail="{'cpu': 'pytorch/pytorch#1'}", good=("bf16", "fp16")))
     result = project.here(*ON_CPU)
     assert result.parseoutcomes() == {"fixed": 2}
@@ -171,7 +171,7 @@ def test_an_expected_failure_that_passes_is_red_and_says_so(project: Project) ->
     assert result.ret == 1
 
 
-def test_an_expected_failure_of_a_device_does_not_cover_its_fake(project: Project) -> None:
+def test_xfail_of_a_device_does_not_cover_its_fake(project: Project) -> None:
     project.write(test_it=XFAIL.format(xfail="{'cuda': 'pytorch/pytorch#1', 'cuda-bf16': 'a/b#2'}", good=("fp16",)))
     result = project.here("--amp-device=fake:cuda")
     result.assert_outcomes(passed=1, failed=1)
@@ -194,7 +194,7 @@ def test_it(amp, operator):
 """
 
 
-def test_values_that_depend_on_the_target(project: Project) -> None:
+def test_values_can_depend_on_the_target(project: Project) -> None:
     values = "['softmax.int'] if target.device.type == 'cpu' else ['mm', pytest.param('exp', id='e')]"
     project.write(test_it=EACH.format(values=values))
     result = project.here("--amp-device=cpu,fake:cuda", "--amp-dtype=bf16", "-v")
@@ -203,7 +203,7 @@ def test_values_that_depend_on_the_target(project: Project) -> None:
         assert f"test_it[{name}] PASSED" in result.stdout.str()
 
 
-def test_tests_of_one_file_run_one_after_another(project: Project) -> None:
+def test_tests_of_one_file_and_device_run_one_after_another(project: Project) -> None:
     text = EACH.format(values="['mm', 'exp', 'softmax.int']")
     more = "\n\ndef test_plain():\n    pass\n"
     project.write(test_a=text + more, test_b=text)
@@ -215,12 +215,12 @@ def test_tests_of_one_file_run_one_after_another(project: Project) -> None:
     assert "test_a.py::test_plain" in result.outlines
 
 
-def test_marks_of_values_are_kept(project: Project) -> None:
+def test_marks_of_values_apply(project: Project) -> None:
     project.write(test_it=EACH.format(values="['mm', pytest.param('', id='e', marks=pytest.mark.xfail(strict=True))]"))
     project.here("--amp-device=cpu", "--amp-dtype=bf16").assert_outcomes(passed=1, xfailed=1)
 
 
-def test_no_values_are_a_skip_that_is_not_green(project: Project) -> None:
+def test_empty_list_of_values_is_red(project: Project) -> None:
     project.write(test_it=EACH.format(values="[]"))
     result = project.here("--amp-device=cpu", "--amp-dtype=bf16")
     result.assert_outcomes(skipped=1)
@@ -228,12 +228,12 @@ def test_no_values_are_a_skip_that_is_not_green(project: Project) -> None:
     assert red(result) == ["project on cpu-bf16: 1 selected, not one executed: nothing to check on cpu-bf16 (1)"]
 
 
-def test_values_are_not_asked_for_where_the_test_does_not_exist(project: Project) -> None:
+def test_values_are_not_computed_for_other_devices(project: Project) -> None:
     project.write(test_it=EACH.format(values="[1 / 0]").replace("fake=True", "devices=['xpu']"))
     assert collected(project, "--amp-device=cpu", "--amp-dtype=bf16") == []
 
 
-def test_a_name_of_a_value_is_the_same_in_every_run(project: Project) -> None:
+def test_id_of_a_value_is_the_same_in_every_run(project: Project) -> None:
     """Keys contain it: one with an address in it would be new each time, and compared with nothing."""
     values = "[len, str, object(), pytest.param(object(), id=''), lambda x: x, 3, None]"
     project.write(test_it=EACH.format(values=values))
@@ -241,14 +241,14 @@ def test_a_name_of_a_value_is_the_same_in_every_run(project: Project) -> None:
     assert collected(project, "--amp-device=cpu", "--amp-dtype=bf16") == [f"cpu-bf16-{name}" for name in names]
 
 
-def test_two_values_in_one_place_are_refused(project: Project) -> None:
+def test_parameter_set_with_two_values_is_refused(project: Project) -> None:
     project.write(test_it=EACH.format(values="[pytest.param('mm', 'exp')]"))
     line = refused(project.here("--amp-device=cpu", "--amp-dtype=bf16"))
     assert line.startswith("test_it.py::test_it: the function of amp_parametrize returned ParameterSet(")
     assert line.endswith("for cpu-bf16; expected one value each")
 
 
-def test_values_that_raise_are_no_green_run(project: Project) -> None:
+def test_function_of_values_that_raises_is_red(project: Project) -> None:
     project.write(test_it=EACH.format(values="[1 / 0]"), test_plain="def test_plain():\n    pass")
     result = project.here("--amp-device=cpu", "--amp-dtype=bf16")
     assert result.ret == pytest.ExitCode.INTERRUPTED
@@ -256,14 +256,14 @@ def test_values_that_raise_are_no_green_run(project: Project) -> None:
 
 
 @pytest.mark.parametrize("arguments", ["'operator'", "names, 'operator'", "'operator', ['mm']", "'a', names, id='x'"])
-def test_a_bad_amp_parametrize_is_refused(project: Project, arguments: str) -> None:
+def test_wrong_arguments_of_amp_parametrize_are_refused(project: Project, arguments: str) -> None:
     text = EACH.format(values="['mm']").replace('amp_parametrize("operator", names)', f"amp_parametrize({arguments})")
     project.write(test_it=text)
     line = refused(project.here(*ON_CPU))
     assert line.endswith("amp_parametrize takes an argument's name and a function of the target")
 
 
-def test_a_function_that_does_not_take_the_target_is_refused(project: Project) -> None:
+def test_function_of_values_without_target_parameter_is_refused(project: Project) -> None:
     text = EACH.format(values="['mm']").replace("names)", "lambda: ['mm'])")
     project.write(test_it=text)
     result = project.here(*ON_CPU)
@@ -272,7 +272,7 @@ def test_a_function_that_does_not_take_the_target_is_refused(project: Project) -
     assert line.startswith("test_it.py::test_it (marker amp")
 
 
-def test_other_parameters_multiply(project: Project) -> None:
+def test_values_are_combined_with_other_parameters(project: Project) -> None:
     text = EACH.format(values="['mm', 'exp']").replace("def test_it(amp, operator)", "def test_it(amp, operator, n)")
     text = text.replace("@pytest.mark.amp(fake=True)", "@pytest.mark.parametrize('n', [1, 2])")
     project.write(test_it=text)
@@ -280,7 +280,7 @@ def test_other_parameters_multiply(project: Project) -> None:
 
 
 @pytest.mark.parametrize("keywords", ["devices=['cdua']", "xfail={'gpu-fp16': 'a/b#1'}"], ids=["devices", "xfail"])
-def test_a_device_type_that_no_device_has_is_refused(project: Project, keywords: str) -> None:
+def test_unknown_device_type_is_refused(project: Project, keywords: str) -> None:
     """Otherwise its test would run nowhere, or its expected failure never apply, without notice."""
     project.write(test_it=f"import pytest\n\n\n@pytest.mark.amp({keywords})\ndef test_it(amp):\n    pass\n")
     result = project.here("--amp-device=cpu")
@@ -290,7 +290,7 @@ def test_a_device_type_that_no_device_has_is_refused(project: Project, keywords:
     assert "is not a device type; expected cpu, cuda" in line
 
 
-def test_torchs_own_dtypes_are_taken() -> None:
+def test_dtypes_of_torch_are_accepted() -> None:
     torch = pytest.importorskip("torch")
     mark = pytest.mark.amp(dtypes=[torch.bfloat16, "fp16"]).mark
     assert AmpMarker.merged([mark]).dtypes == (BF16, FP16)
@@ -299,7 +299,7 @@ def test_torchs_own_dtypes_are_taken() -> None:
 
 
 @pytest.mark.parametrize("keyword", ["devices=['cuda']", "dtypes=['bf16']", "fake=True", "xfail={'cpu': 'a/b#1'}"])
-def test_a_marker_that_does_nothing_is_refused(project: Project, keyword: str) -> None:
+def test_marker_without_an_amp_fixture_is_refused(project: Project, keyword: str) -> None:
     """A test without an amp fixture runs once, on any device."""
     project.write(test_it=marked(keyword, fixture="tmp_path"))
     name = keyword.partition("=")[0]
@@ -309,7 +309,7 @@ def test_a_marker_that_does_nothing_is_refused(project: Project, keyword: str) -
     )
 
 
-def test_a_marker_of_a_module_is_for_its_other_tests(project: Project) -> None:
+def test_marker_of_a_module_passes_for_tests_without_a_fixture(project: Project) -> None:
     project.write(
         test_it="""
         import pytest

@@ -35,7 +35,7 @@ def test_other(amp):
 """
 
 
-def test_the_parts_of_a_message() -> None:
+def test_message_has_one_line_for_each_part() -> None:
     failure = AmpFailure(
         "softmax returned bfloat16",
         before="fp32 since torch 1.6",
@@ -57,20 +57,20 @@ def test_the_parts_of_a_message() -> None:
     assert "pytest x" in str(failure)
 
 
-def test_a_message_is_short_whatever_its_parts_are() -> None:
+def test_message_is_cut_to_one_line_for_each_part() -> None:
     failure = AmpFailure("one\ntwo", before="a\nb\n" * 20, now="c", likely="d", accept="e")
     failure.rerun_with("pytest x")
     assert len(str(failure).splitlines()) == 6
     assert str(failure).splitlines()[0] == "AmpFailure: one two"
 
 
-def test_a_failure_is_no_exception() -> None:
+def test_failure_is_no_subclass_of_exception() -> None:
     """Code under test that catches every exception lets it through."""
     assert not issubclass(AmpFailure, Exception)
     assert issubclass(AmpFailure, pytest.fail.Exception)
 
 
-def test_the_command_reruns_just_this_test(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rerun_command_selects_the_failed_test_alone(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run it in the original folder: each device, fp32, quotes and blanks, a long tier, a seed."""
     project.file("pytest.ini", "[pytest]\n")
     project.file("deep/test_it.py", FAILING)
@@ -121,7 +121,7 @@ def test_it(amp, case):
 """
 
 
-def test_the_command_reruns_a_projects_case_in_an_installed_suite(
+def test_rerun_command_reaches_a_projects_case_in_an_installed_suite(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a path outside of the folder pytest would not read that folder's conftest, and the case would be unknown."""
@@ -135,7 +135,7 @@ def test_the_command_reruns_a_projects_case_in_an_installed_suite(
     project.apart(*shlex.split(command)[1:]).assert_outcomes(failed=1)
 
 
-def test_the_message_is_at_most_a_dozen_lines(project: Project) -> None:
+def test_message_in_the_terminal_has_at_most_twelve_lines(project: Project) -> None:
     project.write(test_it=FAILING)
     result = project.here("--amp-device=cpu", "--amp-dtype=bf16", "--amp-tier=all", "-k", "bf16 and mm")
     lines = result.outlines
@@ -146,7 +146,7 @@ def test_the_message_is_at_most_a_dozen_lines(project: Project) -> None:
     assert "Traceback" not in result.stdout.str()
 
 
-def test_the_baseline_of_a_run_is_in_its_command(project: Project) -> None:
+def test_rerun_command_has_the_baseline(project: Project) -> None:
     project.write(test_it="def test_it(amp):\n    amp.observe('x', 1, kind='count')")
     arguments = ("--amp-device=cpu", "--amp-dtype=bf16")
     assert project.here(*arguments, "--amp-record=old.json").ret == 0
@@ -159,7 +159,7 @@ def test_the_baseline_of_a_run_is_in_its_command(project: Project) -> None:
     assert "  now       2 on torch" in again.stdout.str()
 
 
-def test_the_group_of_a_worker_is_not_in_the_command(project: Project) -> None:
+def test_rerun_command_omits_the_xdist_group(project: Project) -> None:
     mark = "@pytest.mark.xdist_group('one')\n"
     project.write(test_it=FAILING.replace("    @pytest.mark.amp_long\n", f"    {mark}"))
     result = project.apart("--amp-device=cpu", "--amp-dtype=bf16", "-n", "1", "--dist=loadgroup", "-k", "bf16 and mm")
@@ -170,13 +170,13 @@ def test_the_group_of_a_worker_is_not_in_the_command(project: Project) -> None:
         project.here(*shlex.split(command)[1:]).assert_outcomes(failed=1)
 
 
-def test_other_failures_are_left_alone(project: Project) -> None:
+def test_other_failures_have_no_rerun_command(project: Project) -> None:
     project.write(test_it="def test_it(amp):\n    raise ValueError('mine')")
     result = project.here("--amp-device=cpu", "--amp-dtype=bf16")
     assert "rerun" not in result.stdout.str()
     result.stdout.fnmatch_lines(["E*ValueError: mine"])
 
 
-def test_an_error_that_is_cut_says_so() -> None:
+def test_quoted_error_ends_with_an_ellipsis_if_cut() -> None:
     assert quoted(ValueError("one\n  two"), 7) == "one two"
     assert quoted(ValueError("one\n  two"), 6) == "one t…"

@@ -77,7 +77,7 @@ def modules(project: Project, *arguments: str, plugin: bool) -> set[str]:
 
 @pytest.mark.parametrize("arguments", [("--collect-only",), ("-v",)])
 @pytest.mark.parametrize("plain", [False, True])
-def test_a_project_without_mixed_precision(told: Project, arguments: tuple[str, ...], plain: bool) -> None:  # noqa: FBT001
+def test_project_without_mixed_precision_imports_few_modules(told: Project, arguments: tuple[str, ...], plain: bool) -> None:  # noqa: FBT001
     if plain:
         told.write(
             test_it="import pytest\n\n\n@pytest.mark.parametrize('n', [1, 2])\ndef test_it(n, tmp_path):\n    pass"
@@ -107,7 +107,7 @@ def test_help_and_version_and_errors_import_no_torch(told: Project) -> None:
 AMP = "import pytest\n\n\n@pytest.mark.amp(fake=True)\ndef test_it(amp):\n    amp.observe('x', 1, kind='count')\n"
 
 
-def test_the_controller_never_imports_torch(told: Project) -> None:
+def test_controller_never_imports_torch(told: Project) -> None:
     told.write(test_it=AMP)
     told.fresh("--amp-device=cpu,fake:cuda", "--amp-dtype=bf16", "-n", "1", "--amp-record=old.json")
     assert told.record("old.json")["complete"] is True
@@ -124,7 +124,7 @@ def test_the_controller_never_imports_torch(told: Project) -> None:
     assert "torch" in worker["modules"]  # so that the test can distinguish them
 
 
-def test_the_controller_probes_a_named_device_in_a_child(told: Project) -> None:
+def test_controller_probes_a_named_device_in_a_child(told: Project) -> None:
     told.write(test_it=AMP)
     assert told.fresh(*QUIET, "--amp-device=cuda", "-n", "2").ret == pytest.ExitCode.USAGE_ERROR
     controller = next(process for process in processes(told) if not process["arguments"][0].endswith("probe.py"))

@@ -21,7 +21,7 @@ def of_the_page() -> str:
     return function[0]
 
 
-def test_every_check_of_the_page_passes_on_one_case(project: Project) -> None:
+def test_checks_of_the_page_pass_on_one_case(project: Project) -> None:
     project.write(test_it=f"{MODEL}\n\n{of_the_page()}")
     result = project.apart(  # torch's compiler cannot be imported twice
         "--amp-device=cpu", "--amp-dtype=bf16,fp16", "--amp-report=json:report.json", "-p", "no:randomly"
@@ -38,7 +38,7 @@ def test_every_check_of_the_page_passes_on_one_case(project: Project) -> None:
         ("check_training(case, steps=50)", "check_scaler(case)"),
     ],
 )
-def test_two_checks_of_one_case_observe_names_of_their_own(order: tuple[str, str], project: Project) -> None:
+def test_two_checks_of_one_case_use_different_keys(order: tuple[str, str], project: Project) -> None:
     lines = "\n".join(f"    amp.{line}" for line in order)
     project.write(test_it=f"{MODEL}\n\ndef test_it(amp):\n    case = amp.case(Model, make_batch, loss_fn)\n{lines}\n")
     project.here("--amp-device=cpu", "--amp-dtype=bf16,fp16").assert_outcomes(passed=2)

@@ -29,7 +29,7 @@ def with_baseline(project: Project) -> Project:
     return project
 
 
-def test_a_whole_run_becomes_the_baseline(with_baseline: Project) -> None:
+def test_complete_run_replaces_the_baseline(with_baseline: Project) -> None:
     assert with_baseline.here(*ON_CPU, "--amp-baseline=old.json").ret == 1
     result = with_baseline.here(*ACCEPTING)
     assert result.ret == 0
@@ -45,7 +45,7 @@ def test_a_whole_run_becomes_the_baseline(with_baseline: Project) -> None:
 
 
 @pytest.mark.parametrize("workers", ["0", "1"])
-def test_what_did_not_run_stays(with_baseline: Project, workers: str) -> None:
+def test_observations_of_tests_that_did_not_run_stay(with_baseline: Project, workers: str) -> None:
     before = with_baseline.record("old.json")["provenance"]
     result = with_baseline.apart(*ACCEPTING, "-k", "one", "-n", workers)
     assert result.ret == 0
@@ -65,7 +65,7 @@ def test_what_did_not_run_stays(with_baseline: Project, workers: str) -> None:
     assert keys == [["project/cpu/bf16/one"], ["project/cpu/bf16/two", "project/cpu/bf16/lost"]]
 
 
-def test_what_fails_is_not_accepted(with_baseline: Project) -> None:
+def test_observations_of_failed_tests_are_not_accepted(with_baseline: Project) -> None:
     with_baseline.write(test_it=TESTS.format(one="b", two="b") + "    assert False\n")
     result = with_baseline.here(*ACCEPTING)
     assert result.ret == 1
@@ -76,14 +76,14 @@ def test_what_fails_is_not_accepted(with_baseline: Project) -> None:
     }
 
 
-def test_a_run_that_was_interrupted_changes_nothing(with_baseline: Project) -> None:
+def test_interrupted_run_leaves_the_baseline_unchanged(with_baseline: Project) -> None:
     before = (with_baseline.path / "old.json").read_bytes()
     with_baseline.write(test_it=TESTS.format(one="b", two="b") + "    raise KeyboardInterrupt\n")
     assert with_baseline.apart(*ACCEPTING).ret == 2
     assert (with_baseline.path / "old.json").read_bytes() == before
 
 
-def test_without_a_baseline_it_is_refused(project: Project) -> None:
+def test_option_without_a_baseline_is_refused(project: Project) -> None:
     project.write(test_it="def test_it(amp):\n    pass")
     problem = "no baseline to change; expected --amp-baseline=FILE, too"
     assert refused(project.here(*ON_CPU, "--amp-accept")) == f"--amp-accept (command line): {problem}"
@@ -93,7 +93,7 @@ def test_without_a_baseline_it_is_refused(project: Project) -> None:
     assert refused(project.here(*ON_CPU)) == f"amp_accept (pytest.ini): {problem}"
 
 
-def test_the_file_stays_a_record(with_baseline: Project) -> None:
+def test_accepted_baseline_has_no_verdicts(with_baseline: Project) -> None:
     assert with_baseline.here(*ACCEPTING).ret == 0
     observations = with_baseline.observations("old.json")
     assert observations
@@ -101,7 +101,7 @@ def test_the_file_stays_a_record(with_baseline: Project) -> None:
     assert with_baseline.record("old.json")["complete"] is True
 
 
-def test_what_ran_and_what_failed_stays_true(project: Project) -> None:
+def test_accepted_baseline_updates_tests_that_ran_and_failed(project: Project) -> None:
     """Later comparisons ask the file which tests had run whole, and which had failed."""
     source = "import pytest\n\n\n@pytest.mark.parametrize('n', [0, 1])\ndef test_it(amp, n):\n"
     other = "\n\ndef test_other(amp):\n    amp.observe('other', 1, kind='count')\n    assert {}\n"
@@ -135,7 +135,7 @@ def test_{name}(amp):
 """
 
 
-def test_two_runs_at_once_lose_nothing(with_baseline: Project) -> None:
+def test_simultaneous_runs_both_change_the_baseline(with_baseline: Project) -> None:
     """Both read the baseline before either changes it."""
     names = {"one": "two", "two": "one"}
     with_baseline.write(**{f"test_{name}": TOGETHER.format(name=name, other=other) for name, other in names.items()})
@@ -151,7 +151,7 @@ def test_two_runs_at_once_lose_nothing(with_baseline: Project) -> None:
     assert sorted(entry["keys"] for entry in accepted) == [["project/cpu/bf16/one"], ["project/cpu/bf16/two"]]
 
 
-def test_a_file_that_another_process_never_gives_back(with_baseline: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_baseline_locked_by_another_process_is_reported(with_baseline: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lock, "PATIENCE", 0.1)
     left = with_baseline.file(".old.json.lock", "")
     before = (with_baseline.path / "old.json").read_bytes()
