@@ -9,7 +9,7 @@ from tests.project import SIMULATED, WITHOUT_FP16, Project, red, refused, summar
 TEST = "def test_it(amp):\n    pass\n"
 
 
-def test_a_run_in_which_only_what_is_allowed_is_missing_is_green(project: Project) -> None:
+def test_run_with_an_allowed_missing_dtype_is_green(project: Project) -> None:
     project.write(conftest=SIMULATED + WITHOUT_FP16, test_it=TEST)
     arguments = ("--amp-device=simulated", "--amp-dtype=fp16")
     result = project.here(*arguments, "--amp-allow-missing=dtype")
@@ -19,7 +19,7 @@ def test_a_run_in_which_only_what_is_allowed_is_missing_is_green(project: Projec
     refused(project.here(*arguments, "--amp-allow-missing=device,baseline,sweep,compiler,distributed"))
 
 
-def test_other_skips_are_not_allowed_with_it(project: Project) -> None:
+def test_option_allows_no_other_skips(project: Project) -> None:
     """Allowance for one target excuses nothing on another."""
     project.write(
         conftest=SIMULATED + WITHOUT_FP16, test_it="import pytest\n\n\ndef test_it(amp):\n    pytest.skip('no')"
@@ -42,5 +42,5 @@ def test_other_skips_are_not_allowed_with_it(project: Project) -> None:
         ("device,", "'device,' has an empty name; expected a list with commas"),
     ],
 )
-def test_a_bad_value_is_refused(project: Project, value: str, problem: str) -> None:
+def test_bad_value_is_refused(project: Project, value: str, problem: str) -> None:
     assert refused(project.here(f"--amp-allow-missing={value}")) == f"--amp-allow-missing (command line): {problem}"

@@ -20,7 +20,7 @@ def recorded(project: Project, *arguments: str, name: str = "old.json") -> None:
     assert result.ret == 0, result.outlines
 
 
-def test_a_difference_fails_the_test_that_saw_it(project: Project) -> None:
+def test_difference_fails_its_test(project: Project) -> None:
     project.write(test_it=observing("'fp32'"))
     recorded(project)
     project.write(test_it=observing("'promote'"))
@@ -60,7 +60,7 @@ def test_a_difference_fails_the_test_that_saw_it(project: Project) -> None:
         ("float('nan')", "0.0", "state"),
     ],
 )
-def test_exact_kinds_must_be_equal(project: Project, before: str, now: str, kind: str) -> None:
+def test_observations_of_exact_kinds_must_be_equal(project: Project, before: str, now: str, kind: str) -> None:
     project.write(test_it=observing(before, kind))
     recorded(project)
     assert project.here(*ON_CPU, "--amp-baseline=old.json").ret == 0
@@ -70,7 +70,7 @@ def test_exact_kinds_must_be_equal(project: Project, before: str, now: str, kind
     result.assert_outcomes(failed=1)
 
 
-def test_a_fact_of_another_kind_has_changed(project: Project) -> None:
+def test_observation_of_another_kind_has_changed(project: Project) -> None:
     project.write(test_it=observing("1", "count"))
     recorded(project)
     project.write(test_it=observing("1", "ratio"))
@@ -78,7 +78,7 @@ def test_a_fact_of_another_kind_has_changed(project: Project) -> None:
 
 
 @pytest.mark.parametrize("kind", ["ratio", "seconds", "bytes"])
-def test_other_kinds_are_counted_as_not_judged(project: Project, kind: str) -> None:
+def test_other_kinds_are_counted_as_only_recorded(project: Project, kind: str) -> None:
     project.write(test_it=observing("1.5", kind))
     recorded(project)
     project.write(test_it=observing("2.5", kind))
@@ -95,7 +95,7 @@ def test_other_kinds_are_counted_as_not_judged(project: Project, kind: str) -> N
         ("0.6", 0, ": 0 same, 1 improved"),
     ],
 )
-def test_an_error_that_grew_fails_the_test_that_saw_it(project: Project, now: str, status: int, says: str) -> None:
+def test_larger_error_fails_its_test(project: Project, now: str, status: int, says: str) -> None:
     project.write(test_it=observing("1.0", "error"))
     recorded(project)
     project.write(test_it=observing(now, "error"))
@@ -106,7 +106,7 @@ def test_an_error_that_grew_fails_the_test_that_saw_it(project: Project, now: st
 
 
 @pytest.mark.parametrize("strict", [True, False])
-def test_an_error_from_other_numbers_is_inconclusive(project: Project, strict: bool) -> None:  # noqa: FBT001
+def test_error_of_another_seed_is_inconclusive(project: Project, strict: bool) -> None:  # noqa: FBT001
     project.write(test_it=observing("1.0", "error"))
     recorded(project)
     project.write(test_it=observing("2.0", "error"))
@@ -118,7 +118,7 @@ def test_an_error_from_other_numbers_is_inconclusive(project: Project, strict: b
     assert result.ret == int(strict)
 
 
-def test_every_change_of_a_run_is_seen(project: Project) -> None:
+def test_changes_of_several_tests_are_all_reported(project: Project) -> None:
     """A comparison inside the test ends it: observations of other tests are still compared."""
     source = "import pytest\n\n\n@pytest.mark.parametrize('n', range(3))\ndef test_it(amp, n):\n    "
     project.write(test_it=f"{source}amp.observe(f'x{{n}}', 1, kind='count')")
@@ -168,13 +168,13 @@ def compared(project: Project, *arguments: str) -> tuple[int, list[str]]:
     ]
 
 
-def test_new_and_gone_are_listed_and_green(with_baseline: Project) -> None:
+def test_new_and_gone_observations_are_listed_and_green(with_baseline: Project) -> None:
     with_baseline.write(test_it=GONE.replace('f"many/{n}"', 'f"{n}/many"').replace('"b"', '"c"'))
     status, gone = compared(with_baseline)
     assert (status, gone) == (0, ["b", "many/0", "many/1", "many/2"])
 
 
-def test_gone_is_red_under_strict(with_baseline: Project) -> None:
+def test_gone_observation_is_red_under_strict(with_baseline: Project) -> None:
     with_baseline.write(test_it=GONE.replace("range(3)", "range(2)"))
     result = with_baseline.here(*ON_CPU, "--amp-baseline=old.json", "--amp-strict")
     assert (result.ret, red(result)) == (1, ["gone from the baseline: project/cpu/bf16/many/2"])
@@ -191,24 +191,24 @@ def test_gone_is_red_under_strict(with_baseline: Project) -> None:
         ("test_it.py::TestB::test_it", "test_it.py::test_many[cpu-bf16-0]"),
     ],
 )
-def test_what_was_not_selected_is_not_gone(with_baseline: Project, arguments: tuple[str, ...]) -> None:
+def test_observations_of_deselected_tests_are_not_gone(with_baseline: Project, arguments: tuple[str, ...]) -> None:
     """Neither -k nor a node id may make a baseline look smaller."""
     assert compared(with_baseline, "--amp-strict", *arguments) == (0, [])
 
 
-def test_what_another_dtype_has_is_not_gone(with_baseline: Project) -> None:
+def test_observations_of_another_dtype_are_not_gone(with_baseline: Project) -> None:
     result = with_baseline.here("--amp-device=cpu", "--amp-dtype=fp16", "--amp-baseline=old.json", "--amp-strict")
     assert [line for line in red(result) if "gone" in line] == []
 
 
 @pytest.mark.parametrize("outcome", ["pytest.skip('not here')", "pytest.xfail('known')", "assert False"])
-def test_what_did_not_pass_is_not_gone(with_baseline: Project, outcome: str) -> None:
+def test_observations_of_tests_that_did_not_pass_are_not_gone(with_baseline: Project, outcome: str) -> None:
     changed = GONE.replace("    amp.observe(f", f"    if n == 1:\n        {outcome}\n    amp.observe(f")
     with_baseline.write(test_it=changed)
     assert compared(with_baseline, "--amp-strict")[1] == []
 
 
-def test_what_was_not_reached_is_not_gone(with_baseline: Project) -> None:
+def test_observations_of_tests_after_exitfirst_are_not_gone(with_baseline: Project) -> None:
     with_baseline.write(test_it=f"{GONE}\n\n\ndef test_a(amp):\n    assert False\n")
     # test_many's parameters run after test_a: explicit order, so that one of them runs before.
     with_baseline.write(
@@ -220,7 +220,7 @@ def test_what_was_not_reached_is_not_gone(with_baseline: Project) -> None:
     assert (status, gone) == (1, [])
 
 
-def test_last_failed_does_not_make_the_rest_gone(with_baseline: Project) -> None:
+def test_last_failed_makes_no_observation_gone(with_baseline: Project) -> None:
     with_baseline.write(test_it=GONE.replace("    amp.observe(f", "    assert n != 1\n    amp.observe(f"))
     assert compared(with_baseline) == (1, [])
     with_baseline.write(test_it=GONE)
@@ -229,7 +229,7 @@ def test_last_failed_does_not_make_the_rest_gone(with_baseline: Project) -> None
     assert (result.ret, red(result)) == (0, [])
 
 
-def test_gone_under_workers(with_baseline: Project) -> None:
+def test_gone_observation_is_red_under_workers(with_baseline: Project) -> None:
     with_baseline.write(test_it=GONE.replace("range(3)", "range(2)"))
     result = with_baseline.apart(*ON_CPU, "--amp-baseline=old.json", "--amp-strict", "-n", "2")
     assert (result.ret, red(result)) == (1, ["gone from the baseline: project/cpu/bf16/many/2"])
@@ -248,7 +248,7 @@ def test_gone_under_workers(with_baseline: Project) -> None:
     ],
 )
 @pytest.mark.parametrize("workers", ["0", "1"])
-def test_a_malformed_baseline_is_refused(project: Project, text: str, problem: str, workers: str) -> None:
+def test_malformed_baseline_is_refused(project: Project, text: str, problem: str, workers: str) -> None:
     path = project.file("old.json", text)
     project.write(test_it=observing("1", "count"))
     line = refused(project.here("--amp-baseline=old.json", "-n", workers))
@@ -256,7 +256,7 @@ def test_a_malformed_baseline_is_refused(project: Project, text: str, problem: s
     assert line.endswith("; expected a file that --amp-record wrote")
 
 
-def test_a_missing_baseline_is_refused(project: Project) -> None:
+def test_missing_baseline_is_refused_unless_allowed(project: Project) -> None:
     project.write(test_it=observing("1", "count"))
     (project.path / "folder").mkdir()
     for name in ("old.json", "folder"):
@@ -267,7 +267,7 @@ def test_a_missing_baseline_is_refused(project: Project) -> None:
     assert any(line.endswith("old.json is missing, as --amp-allow-missing allows") for line in summary(result))
 
 
-def test_a_baseline_of_a_run_that_was_red_says_so(project: Project) -> None:
+def test_baseline_of_an_incomplete_run_is_reported(project: Project) -> None:
     project.write(test_it=observing("1", "count"))
     recorded(project)
     data = project.record("old.json")
@@ -277,7 +277,7 @@ def test_a_baseline_of_a_run_that_was_red_says_so(project: Project) -> None:
     assert any("of a run that failed or was incomplete" in line for line in lines)
 
 
-def test_the_baseline_itself_is_left_alone(project: Project) -> None:
+def test_baseline_file_is_not_overwritten(project: Project) -> None:
     project.write(test_it=observing("1", "count"))
     recorded(project)
     before = (project.path / "old.json").read_bytes()
@@ -289,7 +289,7 @@ def test_the_baseline_itself_is_left_alone(project: Project) -> None:
     assert (project.path / "old.json").read_bytes() == before
 
 
-def test_a_baseline_that_has_nothing_of_a_target_is_red(project: Project) -> None:
+def test_baseline_without_observations_of_a_target_is_red(project: Project) -> None:
     """Comparing nothing would be green without a check."""
     project.write(test_it="def test_it(amp):\n    amp.observe('x', 1, kind='count')\n")
     assert project.here("--amp-device=cpu", "--amp-dtype=bf16", "--amp-record=bf16.json").ret == 0
@@ -300,7 +300,7 @@ def test_a_baseline_that_has_nothing_of_a_target_is_red(project: Project) -> Non
     )
 
 
-def test_a_baseline_of_other_checks_on_the_same_target_is_told_as_such(project: Project) -> None:
+def test_baseline_of_other_checks_on_a_target_is_red(project: Project) -> None:
     project.write(test_it="def test_it(amp):\n    amp.observe('x', 1, kind='count')\n")
     recorded(project)
     project.write(test_it="def test_it(amp):\n    amp.observe('y', 1, kind='count')\n")
@@ -310,7 +310,7 @@ def test_a_baseline_of_other_checks_on_the_same_target_is_told_as_such(project: 
     ]
 
 
-def test_a_check_in_float32_that_an_older_baseline_has_not_is_new(project: Project) -> None:
+def test_check_in_float32_without_a_baseline_is_new(project: Project) -> None:
     """A suite's own marker adds float32, without a user's selection."""
     project.write(test_it="def test_it(amp):\n    amp.observe('x', 1, kind='count')\n")
     recorded(project)
@@ -331,7 +331,7 @@ def test_it(amp):
 """
 
 
-def test_difference_that_a_test_swallows_is_red(project: Project) -> None:
+def test_suppressed_difference_is_red(project: Project) -> None:
     project.write(test_it=SWALLOWING.format(value=1))
     assert project.here(*ON_CPU, "--amp-record=old.json").ret == 0
     assert project.here(*ON_CPU, "--amp-baseline=old.json").ret == 0

@@ -19,7 +19,7 @@ def collected(project: Project, *arguments: str) -> list[str]:
     return ids(result)
 
 
-def test_auto_and_all_and_lists(project: Project) -> None:
+def test_option_accepts_auto_and_all_and_lists(project: Project) -> None:
     project.write(test_it=TEST)
     both = ["cpu-bf16", "cpu-fp16"]
     assert collected(project) == collected(project, "--amp-dtype=auto") == both
@@ -40,7 +40,7 @@ def test_auto_and_all_and_lists(project: Project) -> None:
         ("torch.float16", "fp16"),
     ],
 )
-def test_torchs_own_names(project: Project, name: str, known: str) -> None:
+def test_names_of_torch_are_accepted(project: Project, name: str, known: str) -> None:
     project.write(test_it=f"def test_it(amp_dtype):\n    assert str(amp_dtype) == 'torch.{_full(known)}'")
     project.here("--amp-device=cpu", f"--amp-dtype={name}").assert_outcomes(passed=1)
 
@@ -50,16 +50,16 @@ def _full(name: str) -> str:
 
 
 @pytest.mark.parametrize("option", ["nope", "BF16", "fp32", "float32", "tf32", "fp8", "float64", "bf16;fp16"])
-def test_an_unknown_name_is_refused(project: Project, option: str) -> None:
+def test_unknown_name_is_refused(project: Project, option: str) -> None:
     line = refused(project.here(f"--amp-dtype=bf16,{option}"))
     assert line.startswith(f"--amp-dtype (command line): {option!r} is not a dtype; expected auto, all, bf16, fp16, ")
 
 
-def test_an_empty_name_is_refused(project: Project) -> None:
+def test_empty_name_is_refused(project: Project) -> None:
     assert refused(project.here("--amp-dtype=")).startswith("--amp-dtype (command line): '' has an empty dtype")
 
 
-def test_a_dtype_that_the_device_lacks(project: Project) -> None:
+def test_dtype_that_the_device_lacks_is_refused(project: Project) -> None:
     project.write(conftest=SIMULATED + WITHOUT_FP16, test_it=TEST)
     options = ("--amp-device=simulated", "--amp-dtype=bf16,fp16")
     line = refused(project.here(*options))
@@ -71,12 +71,12 @@ def test_a_dtype_that_the_device_lacks(project: Project) -> None:
     assert refused(project.apart(*options, "-n", "2")) == line
 
 
-def test_auto_is_what_the_probe_computed(project: Project) -> None:
+def test_auto_omits_a_dtype_that_fails_in_the_probe(project: Project) -> None:
     project.write(conftest=SIMULATED + WITHOUT_FP16, test_it=TEST)
     assert collected(project, "--amp-device=simulated") == ["cpu-bf16", "cpu-fp16", "simulated-bf16"]
 
 
-def test_a_missing_dtype_may_be_allowed(project: Project) -> None:
+def test_missing_dtype_is_skipped_if_allowed(project: Project) -> None:
     wide = '@pytest.mark.amp(dtypes=["fp32", "bf16", "fp16"])\ndef test_wide(amp):\n    pass'
     project.write(conftest=SIMULATED + WITHOUT_FP16, test_it=f"import pytest\n\n\n{wide}")
     result = project.here(
@@ -88,7 +88,7 @@ def test_a_missing_dtype_may_be_allowed(project: Project) -> None:
     assert (result.ret, red(result)) == (0, [])
 
 
-def test_a_probe_that_returns_the_wrong_dtype_is_no_answer(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dtype_is_refused_if_the_probe_returns_another(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pytest_amp.run.resolution.current_accelerator", lambda: None)
     always_bf16 = """
     def autocast(self, dtype, *, enabled=True, cache_enabled=True):
@@ -99,7 +99,7 @@ def test_a_probe_that_returns_the_wrong_dtype_is_no_answer(project: Project, mon
     assert "(a matmul under autocast returned torch.bfloat16)" in line
 
 
-def test_the_accelerator_of_this_machine_computes(project: Project) -> None:
+def test_default_device_of_this_machine_computes(project: Project) -> None:
     """Run on the accelerator that auto detects, if there is one."""
     device = current_accelerator() or "cpu"
     project.write(test_it="def test_it(amp_autocast, amp_device, amp_dtype):\n    import torch\n    "

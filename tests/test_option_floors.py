@@ -19,7 +19,7 @@ def row(floor: float, *, work: str = "work") -> Row:
     return Row("simulated", "fp32", "bf16", work, "step", floor, 1.9, 0.001, 3, "2.13", "-", "-", "-", "2026-11-28")
 
 
-def test_a_calibrated_floor_is_held(speedy: Project) -> None:
+def test_speedup_below_its_calibrated_floor_is_red(speedy: Project) -> None:
     """1.5 times as fast as float32 is below the known speedup of this card."""
     speedy.write(conftest=SIMULATED, test_it=CALIBRATED)
     speedy.file("floors.json", dumps([row(1.7)]))
@@ -37,14 +37,14 @@ def test_a_calibrated_floor_is_held(speedy: Project) -> None:
     run(speedy, "--amp-floors=floors.json").assert_outcomes(passed=1)
 
 
-def test_a_floor_of_the_tests_own_wins(speedy: Project) -> None:
+def test_floor_argument_overrides_the_calibrated_floor(speedy: Project) -> None:
     speedy.write(conftest=SIMULATED, test_it=TEST)
     speedy.file("floors.json", dumps([row(1.7)]))
     run(speedy, "--amp-floors=floors.json").assert_outcomes(passed=1)
 
 
 @pytest.mark.parametrize("text", [None, "nope", "{}", dumps([row(2.5)])])
-def test_what_is_no_file_of_floors_is_refused(project: Project, text: str | None) -> None:
+def test_malformed_file_of_floors_is_refused(project: Project, text: str | None) -> None:
     path = Path("floors.json")
     if text is not None:
         project.file(path.name, text)

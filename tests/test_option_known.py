@@ -42,7 +42,7 @@ KEYS = {
 
 @pytest.mark.parametrize("workers", ["0", "1"])
 @pytest.mark.parametrize("key", KEYS.values(), ids=KEYS.keys())
-def test_a_known_fault_is_expected_and_listed(project: Project, key: str, workers: str) -> None:
+def test_known_fault_is_expected_and_listed(project: Project, key: str, workers: str) -> None:
     result = project_with(project, "(2,)", key).apart(*ON_CPU, "-n", workers, "--amp-report=md:page.md")
     assert result.ret == 0
     result.assert_outcomes(passed=2, xfailed=1)
@@ -51,13 +51,13 @@ def test_a_known_fault_is_expected_and_listed(project: Project, key: str, worker
     assert f"- known: {linked(line)}" in (project.path / "page.md").read_text(encoding="utf-8")
 
 
-def test_another_failure_is_a_failure(project: Project) -> None:
+def test_unlisted_failure_is_red(project: Project) -> None:
     result = project_with(project, "(1, 2)", KEYS["test"]).here(*ON_CPU)
     assert result.ret == 1
     result.assert_outcomes(passed=1, xfailed=1, failed=1)
 
 
-def test_a_fault_that_is_gone_is_red(project: Project) -> None:
+def test_known_fault_that_is_gone_is_red(project: Project) -> None:
     result = project_with(project, "()", KEYS["tests"]).here(*ON_CPU)
     result.assert_outcomes(passed=3)
     assert result.ret == 1
@@ -66,7 +66,7 @@ def test_a_fault_that_is_gone_is_red(project: Project) -> None:
     ]
 
 
-def test_a_fault_of_which_nothing_ran_is_listed(project: Project) -> None:
+def test_known_fault_without_a_test_in_the_run_is_listed(project: Project) -> None:
     result = project_with(project, "(2,)", KEYS["test"], "rules/*/rms_norm").here(*ON_CPU, "-k", "other")
     assert result.ret == 0
     assert [line for line in summary(result) if line.startswith("known")] == [
@@ -75,12 +75,12 @@ def test_a_fault_of_which_nothing_ran_is_listed(project: Project) -> None:
     ]
 
 
-def test_one_check_that_passed_is_told_as_one(project: Project) -> None:
+def test_message_of_a_gone_fault_counts_one_check(project: Project) -> None:
     result = project_with(project, "()", KEYS["test"]).here(*ON_CPU)
     assert red(result) == [f"known, and gone: {KEYS['test']}: its one check passed; remove the entry (owner/repo#1)"]
 
 
-def test_a_key_that_the_baseline_has_not_either_is_told(project: Project) -> None:
+def test_key_absent_from_the_baseline_is_reported(project: Project) -> None:
     """A misspelt key is possible; a record has no entry for a test's own key."""
     project_with(project, "()", "project/*/valeu 2", "project/*/test_it::test_oter").here(
         *ON_CPU[:2], "--amp-record=old.json"
@@ -101,7 +101,7 @@ def with_a_known_change(project: Project) -> None:
     project.write(test_it=source.format("none"))
 
 
-def test_a_change_from_the_baseline_may_be_known(project: Project) -> None:
+def test_known_change_from_the_baseline_is_green(project: Project) -> None:
     with_a_known_change(project)
     assert project.here(*ON_CPU[:2], "--amp-baseline=old.json").ret == 1
     result = project.here(*ON_CPU, "--amp-baseline=old.json")
@@ -109,7 +109,7 @@ def test_a_change_from_the_baseline_may_be_known(project: Project) -> None:
     assert "changed   project/cpu/bf16/rule: fp32 -> none" in summary(result)
 
 
-def test_a_known_change_that_is_accepted_is_red_until_it_is_taken_out(project: Project) -> None:
+def test_accepted_change_is_red_until_its_row_is_removed(project: Project) -> None:
     with_a_known_change(project)
     result = project.here(*ON_CPU, "--amp-baseline=old.json", "--amp-accept")
     assert f"accepted  1 difference is now in {project.path / 'old.json'}" in summary(result)
@@ -139,7 +139,7 @@ def test_columns_limit_a_fault(project: Project, column: str, expected: int) -> 
     result.assert_outcomes(passed=2, xfailed=expected, failed=1 - expected)
 
 
-def test_rows_with_one_key_are_told_apart(project: Project) -> None:
+def test_rows_with_one_key_are_listed_with_their_dtypes(project: Project) -> None:
     project_with(project, "(2,)")
     rows = [known(KEYS["test"]) + f'dtypes = ["{dtype}"]\n' for dtype in ("bf16", "fp16")]
     project.file("known.toml", "\n".join(rows))
@@ -150,14 +150,14 @@ def test_rows_with_one_key_are_told_apart(project: Project) -> None:
     ]
 
 
-def test_one_row_may_have_several_keys(project: Project) -> None:
+def test_row_can_have_several_keys(project: Project) -> None:
     project_with(project, "(1, 2)")
     keys = [KEYS["test"], KEYS["test"].replace("2", "1")]
     project.file("known.toml", known("KEYS").replace('"KEYS"', str(keys)))
     project.here(*ON_CPU).assert_outcomes(passed=1, xfailed=2)
 
 
-def test_exception_that_does_not_exist_is_named(project: Project) -> None:
+def test_unknown_exception_of_a_row_is_red(project: Project) -> None:
     project_with(project, "(2,)", KEYS["test"])
     project.file("known.toml", known(KEYS["test"]) + 'raises = "torch.NoSuchError"')
     result = project.here(*ON_CPU)
@@ -166,7 +166,7 @@ def test_exception_that_does_not_exist_is_named(project: Project) -> None:
     assert red(result) == [f"--amp-known: {KEYS['test']}: {names}"]
 
 
-def test_a_skip_and_an_error_are_what_they_are(project: Project) -> None:
+def test_known_fault_leaves_skips_and_errors_unchanged(project: Project) -> None:
     project.file("known.toml", known("project/*"))
     project.write(
         test_it="""
@@ -203,12 +203,12 @@ def test_a_skip_and_an_error_are_what_they_are(project: Project) -> None:
         (known("a/b/c/d") * 2, "the key 'a/b/c/d' stands there twice"),
     ],
 )
-def test_a_malformed_file_is_one_line(project: Project, text: str, problem: str) -> None:
+def test_malformed_file_is_refused(project: Project, text: str, problem: str) -> None:
     project.file("known.toml", text)
     line = refused(project.here(*ON_CPU))
     assert line.startswith(f"--amp-known (command line): {project.path / 'known.toml'}: ")
     assert problem in line
 
 
-def test_a_missing_file_is_one_line(project: Project) -> None:
+def test_missing_file_is_refused(project: Project) -> None:
     assert refused(project.here(*ON_CPU)).endswith("known.toml: No such file or directory; expected a TOML file")

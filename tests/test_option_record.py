@@ -26,7 +26,7 @@ def test_red(amp):
 ON_CPU = ("--amp-device=cpu", "--amp-dtype=bf16")
 
 
-def test_what_is_recorded(project: Project) -> None:
+def test_record_has_observations_and_provenance(project: Project) -> None:
     project.write(test_it=TEST)
     result = project.here(*ON_CPU, "--amp-record=new.json", "--amp-seed=7")
     assert result.ret == 0
@@ -58,7 +58,7 @@ def test_what_is_recorded(project: Project) -> None:
 
 
 @pytest.mark.parametrize("name", ["taken.json", "folder"])
-def test_what_exists_is_never_overwritten(project: Project, name: str) -> None:
+def test_existing_file_is_refused(project: Project, name: str) -> None:
     project.write(test_it=TEST)
     (project.path / "folder").mkdir()
     existing = project.file("taken.json", "mine")
@@ -68,7 +68,7 @@ def test_what_exists_is_never_overwritten(project: Project, name: str) -> None:
 
 
 @pytest.mark.skipif(os.name != "posix", reason="links are POSIX's")
-def test_a_link_that_leads_nowhere_is_refused_before_the_run(project: Project) -> None:
+def test_dangling_link_is_refused_before_the_run(project: Project) -> None:
     """Its name is taken: after an hour the record would be lost."""
     (project.path / "new.json").symlink_to(project.path / "later.json")
     assert "new.json' exists already" in refused(project.here("--amp-record=new.json"))
@@ -77,7 +77,7 @@ def test_a_link_that_leads_nowhere_is_refused_before_the_run(project: Project) -
 
 
 @pytest.mark.skipif(os.name != "posix", reason="links are POSIX's")
-def test_a_report_goes_where_its_link_leads(project: Project) -> None:
+def test_report_is_written_to_the_target_of_its_link(project: Project) -> None:
     project.write(test_it="def test_it(amp):\n    pass")
     (project.path / "page.md").symlink_to(project.path / "pages" / "today.md")
     assert "cannot be written" in refused(project.here(*ON_CPU, "--amp-report=md:page.md"))
@@ -86,7 +86,7 @@ def test_a_report_goes_where_its_link_leads(project: Project) -> None:
     assert (project.path / "pages" / "today.md").is_file()
 
 
-def test_a_file_made_during_the_run_is_kept_and_the_run_is_red(project: Project) -> None:
+def test_file_created_during_the_run_is_not_overwritten(project: Project) -> None:
     project.write(test_it="def test_it(amp):\n    open('new.json', 'x').write('mine')")
     result = project.here(*ON_CPU, "--amp-record=new.json")
     result.assert_outcomes(passed=1)
@@ -96,12 +96,12 @@ def test_a_file_made_during_the_run_is_kept_and_the_run_is_red(project: Project)
     assert (result.ret, (project.path / "new.json").read_text(encoding="utf-8")) == (1, "mine")
 
 
-def test_a_folder_must_exist(project: Project) -> None:
+def test_missing_folder_is_refused(project: Project) -> None:
     line = refused(project.here("--amp-record=nowhere/new.json"))
     assert line.endswith("cannot be written; expected a regular file in a folder that exists")
 
 
-def test_a_folder_in_which_nothing_can_be_made_is_refused_before_the_run(
+def test_read_only_folder_is_refused_before_the_run(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Simulate permissions and read-only disks, which do not restrict root or cannot be created everywhere."""
@@ -110,14 +110,14 @@ def test_a_folder_in_which_nothing_can_be_made_is_refused_before_the_run(
     assert line.endswith("new.json' cannot be written; expected a file in a folder in which files may be made")
 
 
-def test_a_pipe_is_refused_and_stays(project: Project) -> None:
+def test_pipe_is_refused_and_not_replaced(project: Project) -> None:
     os.mkfifo(project.path / "pipe")
     line = refused(project.here("--amp-record=pipe"))
     assert line.endswith("pipe' cannot be written; expected a regular file in a folder that exists")
     assert (project.path / "pipe").is_fifo()
 
 
-def test_a_red_run_is_recorded_as_incomplete_only_where_it_did_not_end(project: Project) -> None:
+def test_red_run_is_recorded_with_its_failures(project: Project) -> None:
     project.write(test_it=TEST, test_red=RED)
     assert project.here(*ON_CPU, "--amp-record=red.json").ret == 1
     assert project.observed("red.json")["project/cpu/bf16/before the end"] == 1
@@ -132,7 +132,7 @@ def test_a_red_run_is_recorded_as_incomplete_only_where_it_did_not_end(project: 
         ("import pytest\n\n\ndef test_z(amp):\n    pytest.skip('nothing')", 0),
     ],
 )
-def test_an_interrupted_run_is_recorded_as_incomplete(project: Project, ending: str, status: int) -> None:
+def test_interrupted_run_is_recorded_as_incomplete(project: Project, ending: str, status: int) -> None:
     project.write(test_it=TEST, test_z=ending)
     result = project.apart(*ON_CPU, "--amp-record=new.json")
     assert result.ret == status
@@ -140,13 +140,13 @@ def test_an_interrupted_run_is_recorded_as_incomplete(project: Project, ending: 
     assert project.record("new.json")["complete"] is (status == 0)
 
 
-def test_a_run_that_failed_closed_is_incomplete(project: Project) -> None:
+def test_run_with_only_skips_is_recorded_as_incomplete(project: Project) -> None:
     project.write(test_it="import pytest\n\n\ndef test_it(amp):\n    pytest.skip('nothing')")
     assert project.here(*ON_CPU, "--amp-record=new.json").ret == 1
     assert project.record("new.json")["complete"] is False
 
 
-def test_a_run_without_mixed_precision_writes_what_was_asked_for(project: Project) -> None:
+def test_run_without_mixed_precision_writes_empty_records(project: Project) -> None:
     project.write(test_plain="def test_plain(): pass")
     result = project.here("--amp-record=new.json", "--amp-report=json:report.json")
     assert (result.ret, project.observed("new.json"), project.observed("report.json")) == (0, {}, {})
@@ -156,13 +156,13 @@ def test_a_run_without_mixed_precision_writes_what_was_asked_for(project: Projec
     "option",
     ["--collect-only", "--setup-plan", "--setup-only", "--fixtures", "--fixtures-per-test", "--cache-show"],
 )
-def test_what_runs_nothing_writes_nothing(project: Project, option: str) -> None:
+def test_run_that_executes_no_test_writes_no_record(project: Project, option: str) -> None:
     project.write(test_it=TEST)
     result = project.here(*ON_CPU, "--amp-record=new.json", option)
     assert (result.ret, (project.path / "new.json").exists()) == (0, False)
 
 
-def test_workers_observe_the_same(project: Project) -> None:
+def test_record_of_workers_equals_that_of_one_process(project: Project) -> None:
     project.write(test_it=TEST, test_red=RED)
     assert project.here("--amp-device=cpu", "--amp-record=alone.json").ret == 1
     assert project.apart("--amp-device=cpu", "--amp-record=together.json", "-n", "2").ret == 1
@@ -181,7 +181,7 @@ def test_workers_observe_the_same(project: Project) -> None:
     }
 
 
-def test_two_runs_write_the_same_bytes_but_for_provenance(project: Project) -> None:
+def test_records_of_two_runs_differ_in_provenance_alone(project: Project) -> None:
     project.write(test_it=TEST)
     for name in ("one.json", "two.json"):
         assert project.here(*ON_CPU, f"--amp-record={name}").ret == 0
@@ -192,7 +192,7 @@ def test_two_runs_write_the_same_bytes_but_for_provenance(project: Project) -> N
 
 
 @pytest.mark.parametrize("workers", ["0", "1"])
-def test_two_tests_that_claim_one_key_are_red(project: Project, workers: str) -> None:
+def test_key_observed_by_two_tests_is_red(project: Project, workers: str) -> None:
     """Two facts with a key without the test's own parameters would overwrite each other."""
     project.write(
         test_it="import pytest\n\n\n@pytest.mark.parametrize('size', [1, 2])\n"
@@ -228,14 +228,14 @@ def test_two_tests_that_claim_one_key_are_red(project: Project, workers: str) ->
         ("amp.observe('two\\nlines', 1, kind='count')", "*is not an observation key*"),
     ],
 )
-def test_what_cannot_be_observed(project: Project, call: str, message: str) -> None:
+def test_invalid_observation_is_refused(project: Project, call: str, message: str) -> None:
     project.write(test_it=f"def test_it(amp):\n    {call}")
     result = project.here(*ON_CPU)
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines([message])
 
 
-def test_keys_have_no_index_no_version_and_no_place(project: Project) -> None:
+def test_keys_have_no_device_index_and_no_path(project: Project) -> None:
     project.file("deep/down/test_it.py", "import pytest\n\n\n@pytest.mark.amp(fake=True)\ndef test_it(amp):\n    "
                  "amp.observe('x', 1, kind='count')\n")  # fmt: skip
     result = project.here("deep/down", "--amp-device=cpu,fake:xpu", "--amp-dtype=fp16", "--amp-record=new.json")
@@ -246,7 +246,7 @@ def test_keys_have_no_index_no_version_and_no_place(project: Project) -> None:
 @pytest.mark.parametrize(
     ("words", "status"), [(("no_such_folder",), 4), (("-k", "no_such_test"), 5), (("--pyargs", "no.such.package"), 4)]
 )
-def test_run_without_tests_leaves_the_name_free(project: Project, words: tuple[str, ...], status: int) -> None:
+def test_run_without_tests_writes_no_record(project: Project, words: tuple[str, ...], status: int) -> None:
     project.write(test_it=TEST)
     result = project.here(*ON_CPU, "--amp-record=new.json", *words)
     assert result.ret == status

@@ -16,7 +16,7 @@ ON_CPU = ("--amp-device=cpu", "--amp-dtype=bf16")
 TEST = "def test_it(amp):\n    amp.observe('x', {value}, kind='count')\n"
 
 
-def test_the_report_is_the_record_and_replaces_its_file(project: Project) -> None:
+def test_json_report_equals_the_record_and_replaces_its_file(project: Project) -> None:
     project.write(test_it=TEST.format(value=1))
     project.file("report.json", "of the last run")
     result = project.here(*ON_CPU, "--amp-report=json:report.json", "--amp-record=record.json")
@@ -25,7 +25,7 @@ def test_the_report_is_the_record_and_replaces_its_file(project: Project) -> Non
     assert f"wrote     {project.path / 'report.json'}" in summary(result)
 
 
-def test_reports_can_be_repeated(project: Project) -> None:
+def test_option_accepts_lists_and_repetition(project: Project) -> None:
     project.write(test_it=TEST.format(value=1))
     names = ("one.json", "two.json", "three.json")
     result = project.here(*ON_CPU, "--amp-report=json:one.json,json:two.json", "--amp-report=json:three.json")
@@ -33,13 +33,13 @@ def test_reports_can_be_repeated(project: Project) -> None:
     assert {str(project.observed(name)) for name in names} == {"{'project/cpu/bf16/x': 1}"}
 
 
-def test_a_red_run_is_reported(project: Project) -> None:
+def test_report_of_a_red_run_is_written(project: Project) -> None:
     project.write(test_it=TEST.format(value=1) + "    raise AssertionError\n")
     assert project.here(*ON_CPU, "--amp-report=json:report.json").ret == 1
     assert project.record("report.json")["summary"] == {"cpu-bf16 project": {"failed": 1}}
 
 
-def test_a_report_that_cannot_be_written_is_red(project: Project) -> None:
+def test_report_that_cannot_be_written_is_red(project: Project) -> None:
     project.write(
         test_it="import shutil\n\n\ndef test_it(amp, request):\n    shutil.rmtree(request.config.rootpath / 'reports')"
     )
@@ -69,17 +69,17 @@ def test_a_report_that_cannot_be_written_is_red(project: Project) -> None:
         ("r.txt", "'r.txt' is not a report format; expected json, md, html, github"),
     ],
 )
-def test_a_bad_value_is_refused(project: Project, monkeypatch: pytest.MonkeyPatch, value: str, problem: str) -> None:
+def test_bad_value_is_refused(project: Project, monkeypatch: pytest.MonkeyPatch, value: str, problem: str) -> None:
     monkeypatch.delenv(JOB_SUMMARY, raising=False)
     assert refused(project.here(f"--amp-report={value}")) == f"--amp-report (command line): {problem}"
 
 
-def test_a_folder_must_exist(project: Project) -> None:
+def test_missing_folder_is_refused(project: Project) -> None:
     line = refused(project.here("--amp-report=json:nowhere/report.json"))
     assert line.endswith("report.json' cannot be written; expected a regular file in a folder that exists")
 
 
-def test_a_pipe_is_refused_and_stays(project: Project) -> None:
+def test_pipe_is_refused_and_not_replaced(project: Project) -> None:
     os.mkfifo(project.path / "pipe")
     line = refused(project.here("--amp-report=json:pipe"))
     assert line.endswith("pipe' cannot be written; expected a regular file in a folder that exists")
@@ -89,7 +89,7 @@ def test_a_pipe_is_refused_and_stays(project: Project) -> None:
 @pytest.mark.parametrize(
     "other", ["--amp-record=report.json", "--amp-report=json:folder/../report.json", "--amp-baseline=report.json"]
 )
-def test_one_file_has_one_use(project: Project, other: str) -> None:
+def test_file_with_two_uses_is_refused(project: Project, other: str) -> None:
     (project.path / "folder").mkdir()
     arguments = ["--amp-report=json:report.json", other, "--amp-allow-missing=baseline"]
     assert refused(project.here(*arguments)).endswith(", too; expected a file of its own")
@@ -108,7 +108,7 @@ def test_red(amp):
 
 
 @pytest.mark.parametrize("workers", ["0", "1"])
-def test_a_page_of_markdown(project: Project, workers: str) -> None:
+def test_markdown_report_lists_results_and_changes(project: Project, workers: str) -> None:
     project.write(test_it=MIXED.format(value=1.0, rule="fp32"))
     assert project.here(*ON_CPU, "--amp-record=old.json", "--amp-report=md:page.md").ret == 0
     page = (project.path / "page.md").read_text(encoding="utf-8")
@@ -127,7 +127,7 @@ def test_a_page_of_markdown(project: Project, workers: str) -> None:
     assert page.index("**changed (1)**") < page.index("<details><summary>better (1)</summary>")
 
 
-def test_a_run_that_is_red_beyond_its_tests_says_why_on_its_page(project: Project) -> None:
+def test_markdown_report_has_the_reason_of_a_red_run_without_failures(project: Project) -> None:
     project.write(test_it="import pytest\n\n\ndef test_it(amp):\n    pytest.skip('none of it')\n")
     assert project.here(*ON_CPU, "--amp-report=md:page.md").ret == 1
     page = (project.path / "page.md").read_text(encoding="utf-8")
@@ -135,7 +135,7 @@ def test_a_run_that_is_red_beyond_its_tests_says_why_on_its_page(project: Projec
     assert "- **project on cpu-bf16: 1 selected, not one executed: none of it (1)**" in page
 
 
-def test_the_page_of_a_job_is_added_to(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_github_report_is_appended_to_the_job_summary(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     summary_file = project.file("summary.md", "of an earlier step\n")
     monkeypatch.setenv(JOB_SUMMARY, str(summary_file))
     project.write(test_it=TEST.format(value=1))
@@ -145,7 +145,7 @@ def test_the_page_of_a_job_is_added_to(project: Project, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("already", [0, LIMIT - 10_000, LIMIT + 10])
-def test_a_page_that_does_not_fit_is_cut_at_a_line(tmp_path: Path, already: int) -> None:
+def test_long_job_summary_is_cut_at_a_line(tmp_path: Path, already: int) -> None:
     path = tmp_path / "summary.md"
     path.write_bytes(b"x" * already)
     append_to_job_summary("a line of the page: λ\n" * 100_000, path)

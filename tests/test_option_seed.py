@@ -23,7 +23,7 @@ def numbers(project: Project, name: str, *arguments: str) -> set[float]:
     return set(project.observed(name).values())
 
 
-def test_every_test_starts_at_the_seed(project: Project) -> None:
+def test_each_test_starts_at_the_seed(project: Project) -> None:
     import torch
 
     project.write(test_it=TEST)
@@ -36,7 +36,7 @@ def test_every_test_starts_at_the_seed(project: Project) -> None:
 
 
 @pytest.mark.parametrize("value", ["-1", "one", "", "1.0", "1e3", "0x10", "9" * 19, "\u0661"])
-def test_a_bad_value_is_refused(project: Project, value: str) -> None:
+def test_bad_value_is_refused(project: Project, value: str) -> None:
     line = refused(project.here(f"--amp-seed={value}"))
     assert (
         line == f"--amp-seed (command line): {value!r} is not a seed; expected an integer from 0, of at most 18 digits"

@@ -24,7 +24,7 @@ def speed(project: Project) -> Project:
     return project
 
 
-def test_a_process_that_has_its_device_alone_gates(speed: Project) -> None:
+def test_process_that_owns_its_device_gates_speed(speed: Project) -> None:
     result = speed.here("--amp-device=simulated", "--amp-dtype=bf16")
     result.assert_outcomes(passed=2)
     result.stdout.fnmatch_lines(["amp: speed gate: this process owns its GPU"])
@@ -33,20 +33,20 @@ def test_a_process_that_has_its_device_alone_gates(speed: Project) -> None:
     result.stdout.fnmatch_lines(["amp: speed report: command line"])
 
 
-def test_off_is_off_and_says_so(speed: Project) -> None:
+def test_off_deselects_the_family_with_a_reason(speed: Project) -> None:
     result = speed.here("--amp-device=simulated", "--amp-dtype=bf16", "--amp-speed=off")
     result.assert_outcomes(passed=1, deselected=1)
     assert "speed     off: off (command line)" in summary(result)
     assert "not run   1 (speed is off (command line))" in summary(result)
 
 
-def test_the_cpu_has_no_speed(speed: Project) -> None:
+def test_speed_family_does_not_run_on_the_cpu(speed: Project) -> None:
     result = speed.here("--amp-device=cpu", "--amp-dtype=bf16", "speed")
     assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
     assert "not run   1 (the speed family does not exist on a CPU)" in summary(result)
 
 
-def test_gate_by_name_where_nothing_can_be_timed_is_refused(speed: Project) -> None:
+def test_gate_without_an_accelerator_is_refused(speed: Project) -> None:
     """A requested gate that cannot measure must not be green."""
     expected = (
         "--amp-speed (command line): 'gate' cannot time here: no accelerator in this run; expected here: off, report"
@@ -69,6 +69,6 @@ def test_workers_that_share_a_device_do_not_time(speed: Project) -> None:
 
 
 @pytest.mark.parametrize("value", ["nope", "", "GATE", "on"])
-def test_a_bad_value_is_refused(project: Project, value: str) -> None:
+def test_bad_value_is_refused(project: Project, value: str) -> None:
     line = refused(project.here(f"--amp-speed={value}"))
     assert line == f"--amp-speed (command line): {value!r} is not a speed mode; expected off, report, gate"

@@ -37,7 +37,7 @@ TOLD = "test_it.py::test_b[cpu-bf16] did not end within 1 s"
 
 
 @pytest.mark.parametrize("workers", ["0", "1"])
-def test_a_test_that_hangs_fails_by_name_and_the_rest_runs(project: Project, workers: str) -> None:
+def test_hanging_test_fails_and_other_tests_run(project: Project, workers: str) -> None:
     project.write(test_it=HANGING.format(hang=PYTHON))
     result = project.apart(*ON_CPU, "--amp-timeout=1", "-n", workers)
     result.assert_outcomes(passed=2, failed=1)
@@ -46,7 +46,7 @@ def test_a_test_that_hangs_fails_by_name_and_the_rest_runs(project: Project, wor
     assert project.observed("new.json") == {f"project/cpu/bf16/{name}": 1 for name in "ac"}
 
 
-def test_a_call_that_never_comes_back_ends_the_run(project: Project) -> None:
+def test_call_that_cannot_be_interrupted_ends_the_run(project: Project) -> None:
     project.write(test_it=HANGING.format(hang=KERNEL))
     result = project.apart(*ON_CPU, "--amp-timeout=1")
     assert result.ret == 1
@@ -61,7 +61,7 @@ def test_a_call_that_never_comes_back_ends_the_run(project: Project) -> None:
 
 
 @pytest.mark.parametrize("hang", [KERNEL, LOCKED], ids=["kernel", "locked"])
-def test_a_worker_in_a_call_that_never_comes_back_is_replaced(project: Project, hang: str) -> None:
+def test_worker_in_a_call_that_cannot_be_interrupted_is_replaced(project: Project, hang: str) -> None:
     project.write(test_it=HANGING.format(hang=hang))
     result = project.apart(*ON_CPU, "--amp-timeout=1", "-n", "1")
     assert result.ret == 1
@@ -71,7 +71,7 @@ def test_a_worker_in_a_call_that_never_comes_back_is_replaced(project: Project, 
     assert failure["key"] == "project/cpu/bf16/test_it::test_b"
 
 
-def test_a_call_that_holds_the_lock_ends_with_its_stack(project: Project) -> None:
+def test_call_that_holds_the_gil_ends_with_its_stack(project: Project) -> None:
     project.write(test_it=HANGING.format(hang=LOCKED))
     result = project.apart(*ON_CPU, "--amp-timeout=1")
     assert result.ret == 1
@@ -79,7 +79,7 @@ def test_a_call_that_holds_the_lock_ends_with_its_stack(project: Project) -> Non
 
 
 @pytest.mark.parametrize(("workers", "limit"), [("0", 8), ("2", 40)])  # workers may start slowly
-def test_a_run_that_does_not_end_is_red_and_written(project: Project, workers: str, limit: int) -> None:
+def test_run_beyond_its_limit_is_red_and_recorded(project: Project, workers: str, limit: int) -> None:
     project.write(test_it=HANGING.format(hang=PYTHON))
     result = project.apart(*ON_CPU, f"--amp-timeout=0,{limit}", "-n", workers)
     assert result.ret == pytest.ExitCode.INTERRUPTED
@@ -89,7 +89,7 @@ def test_a_run_that_does_not_end_is_red_and_written(project: Project, workers: s
     assert project.record("new.json")["complete"] is False
 
 
-def test_no_limit(project: Project) -> None:
+def test_run_within_its_limits_passes(project: Project) -> None:
     project.write(test_it="import time\n\n\ndef test_it(amp):\n    time.sleep(0.3)\n")
     for value in ("0", "0,0", "0.5", "60,60"):
         result = project.here("--amp-device=cpu", "--amp-dtype=bf16", f"--amp-timeout={value}")
@@ -97,6 +97,6 @@ def test_no_limit(project: Project) -> None:
 
 
 @pytest.mark.parametrize("value", ["", "-1", "one", "1_0", "1,", ",1", "1,2,3", "inf", "nan"])
-def test_a_bad_value_is_refused(project: Project, value: str) -> None:
+def test_bad_value_is_refused(project: Project, value: str) -> None:
     line = refused(project.here(f"--amp-timeout={value}"))
     assert line.startswith(f"--amp-timeout (command line): {value!r} is not a time limit; expected ")

@@ -7,7 +7,7 @@ import pytest
 from tests.project import Project, refused
 
 
-def test_tests_see_it_and_records_tell_it(project: Project) -> None:
+def test_option_is_visible_to_tests_and_recorded(project: Project) -> None:
     project.write(test_it="def test_it(amp):\n    assert amp.config.tolerance_scale == 0.25")
     result = project.here("--amp-device=cpu", "--amp-tolerance-scale=0.25", "--amp-record=new.json")
     result.assert_outcomes(passed=2)
@@ -16,12 +16,12 @@ def test_tests_see_it_and_records_tell_it(project: Project) -> None:
 
 
 @pytest.mark.parametrize(("text", "number"), [("2", 2.0), ("+.5", 0.5), ("1.", 1.0), ("25e-2", 0.25), ("1E1", 10.0)])
-def test_numbers_as_they_are_written(project: Project, text: str, number: float) -> None:
+def test_notations_of_a_number_are_accepted(project: Project, text: str, number: float) -> None:
     project.write(test_it=f"def test_it(amp):\n    assert amp.config.tolerance_scale == {number}")
     project.here("--amp-device=cpu", f"--amp-tolerance-scale={text}").assert_outcomes(passed=2)
 
 
-def test_it_is_one_unless_given(project: Project) -> None:
+def test_default_is_one(project: Project) -> None:
     project.write(test_it="def test_it(amp):\n    assert amp.config.tolerance_scale == 1.0")
     project.here("--amp-device=cpu").assert_outcomes(passed=2)
 
@@ -33,6 +33,6 @@ OTHER_DIGITS = ("\uff11", "\u0662")
 @pytest.mark.parametrize(
     "value", ["0", "-1", "nan", "inf", "-inf", "one", "", "1e-999", "1,5", "1_0", " 1", "1 ", *OTHER_DIGITS]
 )
-def test_a_bad_value_is_refused(project: Project, value: str) -> None:
+def test_bad_value_is_refused(project: Project, value: str) -> None:
     line = refused(project.here(f"--amp-tolerance-scale={value}"))
     assert line.startswith(f"--amp-tolerance-scale (command line): {value!r} is not a number above 0; expected ")

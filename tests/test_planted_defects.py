@@ -31,7 +31,7 @@ TIMEOUT = 300.0
         for defect in ON_CPU
     ],
 )
-def test_a_planted_defect_is_noticed(defect: Defect, tmp_path: Path) -> None:
+def test_planted_defect_is_detected(defect: Defect, tmp_path: Path) -> None:
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST_", "CUDA_"))}
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment |= {"PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": ""}
@@ -46,18 +46,18 @@ def test_a_planted_defect_is_noticed(defect: Defect, tmp_path: Path) -> None:
         assert any(defect.is_named_by(failure.key) for failure in read_record(record).failures), text
 
 
-def test_every_planted_defect_is_found_by_its_name() -> None:
+def test_planted_defects_have_unique_names() -> None:
     assert sorted(names()) == sorted(defect.name for defect in DEFECTS)
 
 
-def test_families_of_a_cpu_have_one_defect_each_in_the_quick_tests() -> None:
+def test_quick_tests_have_one_defect_for_each_family_of_a_cpu() -> None:
     families = {defect.family for defect in ON_CPU if defect.name in FIRST}
     folders = {path.parent.name for path in (ROOT / "suites").glob("*/test_*.py")}
     assert folders - families == {"speed"}  # nothing is timed on a CPU
     assert len(FIRST) == len(families)
 
 
-def test_every_planted_defect_names_a_test_that_exists() -> None:
+def test_planted_defects_name_existing_tests() -> None:
     tests = [test for defect in DEFECTS for test in (defect.test, defect.test_on("cuda")) if test is not None]
     missing = []
     for test in tests:
@@ -68,7 +68,7 @@ def test_every_planted_defect_names_a_test_that_exists() -> None:
     assert missing == []
 
 
-def test_every_suite_file_has_a_planted_defect() -> None:
+def test_suite_files_all_have_a_planted_defect() -> None:
     files = {path.relative_to(ROOT).as_posix() for path in (ROOT / "suites").rglob("test_*.py")}
     assert files - {defect.test.partition("::")[0] for defect in DEFECTS} == set()
 
@@ -100,13 +100,13 @@ def _pytest(*arguments: str) -> subprocess.CompletedProcess[str]:
     ],
     ids=["none", "unknown"],
 )
-def test_a_run_that_plants_nothing_is_refused(arguments: tuple[str, ...], message: str) -> None:
+def test_run_without_a_planted_defect_is_refused(arguments: tuple[str, ...], message: str) -> None:
     done = _pytest(*arguments, "suites/scaler/test_order.py")
     assert done.returncode == pytest.ExitCode.USAGE_ERROR, done.stdout
     assert message in done.stderr
 
 
-def test_planting_imports_its_theme_alone_and_the_table_no_torch() -> None:
+def test_planting_imports_one_module_and_the_table_no_torch() -> None:
     program = (
         "import sys, tests.planted as planted; assert 'torch' not in sys.modules; planted.plant('scale_never_grows'); "
         "print(*sorted(name for name in sys.modules if name.startswith('tests.planted.')))"

@@ -9,7 +9,7 @@ from pytest_amp.precision import ALIASES, BF16, FP16, FP32, LOW, PRECISIONS, TF3
 
 
 @pytest.mark.parametrize("precision", [FP32, BF16, FP16])
-def test_formats_are_torchs(precision: Precision) -> None:
+def test_formats_agree_with_finfo_of_torch(precision: Precision) -> None:
     info = torch.finfo(precision.dtype)
     assert (precision.bits, precision.eps, precision.max) == (info.bits, info.eps, info.max)
     assert precision.smallest_normal == info.smallest_normal
@@ -30,11 +30,11 @@ def test_tf32_has_the_range_of_fp32_and_the_mantissa_of_fp16() -> None:
     assert FP16.max < TF32.max < FP32.max
 
 
-def test_low_ones_are_autocast_dtypes() -> None:
+def test_low_precisions_are_autocast_dtypes() -> None:
     assert [precision.name for precision in PRECISIONS.values() if precision.is_low] == list(LOW) == ["bf16", "fp16"]
 
 
-def test_names() -> None:
+def test_aliases_are_dtypes_of_torch() -> None:
     for name, precision in ALIASES.items():
         full = name.removeprefix("torch.")
         if hasattr(torch, full):
@@ -42,6 +42,6 @@ def test_names() -> None:
     assert set(ALIASES.values()) == {BF16, FP16}
 
 
-def test_the_name_of_a_dtype() -> None:
+def test_dtype_name_omits_torch() -> None:
     assert dtype_name(torch.bfloat16) == "bfloat16"
     assert {dtype_name(precision.dtype) for precision in PRECISIONS.values()} == {"float32", "bfloat16", "float16"}

@@ -66,7 +66,7 @@ class WrongValues(OnCpu):
             torch.Tensor.__matmul__ = right  # type: ignore[method-assign]
 
 
-def test_the_cpu_computes() -> None:
+def test_probe_of_the_cpu_computes_in_both_dtypes() -> None:
     actual = probing.probe(CpuDevice())
     assert (actual.works, dict(actual.answers)) == ((BF16, FP16), {"bf16": "", "fp16": ""})
     assert probing.probe(OnCpu()).works == (BF16, FP16)
@@ -81,7 +81,7 @@ def test_the_cpu_computes() -> None:
         (WrongValues(), "a matmul under autocast returned wrong values"),
     ],
 )
-def test_a_device_that_does_not_compute(device: OnCpu, reason: str) -> None:
+def test_probe_of_a_broken_device_returns_the_reason(device: OnCpu, reason: str) -> None:
     actual = probing.probe(device)
     assert actual.works == ()
     assert actual.reason.startswith(reason)
@@ -90,13 +90,13 @@ def test_a_device_that_does_not_compute(device: OnCpu, reason: str) -> None:
 
 
 @pytest.mark.parametrize("device_type", FAKE_TYPES)
-def test_fake_devices_need_no_hardware(device_type: str) -> None:
+def test_probe_of_a_fake_device_needs_no_hardware(device_type: str) -> None:
     actual = probing.probe(FakeDevice(device_type))
     missing = [name for name, reason in actual.answers.items() if "unknown device type for autocast" in reason]
     assert actual.works == (BF16, FP16) or (device_type, missing) == ("mtia", ["bf16", "fp16"])  # torch 2.6
 
 
-def test_a_fake_region_leaves_nothing_behind() -> None:
+def test_fake_region_restores_autocast_state() -> None:
     before = torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda"), torch.is_autocast_cache_enabled()
     device = FakeDevice("cuda")
     with device.autocast(torch.bfloat16), device.autocast(torch.float16, enabled=False, cache_enabled=False):
@@ -130,13 +130,13 @@ def test_fake_tensors_do_not_require_grad() -> None:
         ("fake:mps", FakeDevice, "fake-mps", None),
     ],
 )
-def test_names(name: str, kind: type, key: str, index: int | None) -> None:
+def test_find_device_parses_names(name: str, kind: type, key: str, index: int | None) -> None:
     device = find_device(name)
     assert type(device) is kind
     assert (device.name, device.key, getattr(device, "index", None)) == (name, key, index)
 
 
-def test_a_child_answers() -> None:
+def test_probe_in_a_child_returns_each_device() -> None:
     actual = probing.probe_in_child(["cpu", "fake:cuda"])
     assert [answer.works for answer in actual.values()] == [(BF16, FP16), (BF16, FP16)]
 
@@ -153,7 +153,7 @@ def test_a_child_answers() -> None:
         ("import time; time.sleep(60)", "the probe did not answer within 2 s"),
     ],
 )
-def test_a_child_that_dies_or_hangs_is_an_answer(monkeypatch: pytest.MonkeyPatch, code: str, reason: str) -> None:
+def test_probe_in_a_child_that_dies_or_hangs_returns_the_reason(monkeypatch: pytest.MonkeyPatch, code: str, reason: str) -> None:
     run = subprocess.run
 
     def other(_command: list[str], **keywords: Any) -> Any:
@@ -168,7 +168,7 @@ def test_a_child_that_dies_or_hangs_is_an_answer(monkeypatch: pytest.MonkeyPatch
     ]
 
 
-def test_fake_tensors_do_not_wake_a_device_that_is_not_there() -> None:
+def test_fake_tensors_do_not_initialize_an_absent_device() -> None:
     """A machine with an NVIDIA GPU initialised XPU for a fake XPU tensor, up to torch 2.12, and failed."""
     there = {"cuda": torch.cuda.is_available(), "xpu": torch.xpu.is_available()}
     script = (

@@ -29,7 +29,7 @@ def loaded(program: str) -> set[str]:
     return set(done.stdout.split())
 
 
-def test_package_alone_loads_nothing() -> None:
+def test_package_loads_no_other_module() -> None:
     added = loaded("import pytest_amp") - loaded("")
     assert added == {"pytest_amp", "__future__"}
 
@@ -46,7 +46,7 @@ def test_name_is_that_of_its_module(name: str) -> None:
     assert getattr(importlib.import_module(value.__module__), name) is value
 
 
-def test_all_names_are_offered_and_typed() -> None:
+def test_public_names_are_in_all_and_typed() -> None:
     assert set(pytest_amp.__all__) == {*NAMES, "__version__"}
     assert set(NAMES) <= set(dir(pytest_amp))
     tree = ast.parse((ROOT / "pytest_amp" / "__init__.py").read_text(encoding="utf-8"))
@@ -60,7 +60,7 @@ def public(kind: type) -> set[str]:
     return {name for name in dir(kind) if not name.startswith("_")}
 
 
-def test_suites_have_more_than_users() -> None:
+def test_public_attributes_of_amp_are_listed() -> None:
     assert public(SuiteAmp) - public(Amp) == {"conditions", "config", "missing", "need_compiler", "target"}
     kinds = ("casts", "compiled", "dtypes", "fp32", "gradients", "memory", "scaler", "speedup", "training")
     checks = {f"check_{kind}" for kind in kinds}

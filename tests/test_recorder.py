@@ -15,7 +15,7 @@ def recorded(project: Project, value: str, keywords: str = "") -> None:
     assert project.here(*ON_CPU, "--amp-record=old.json").ret == 0
 
 
-def test_what_is_recorded(project: Project) -> None:
+def test_record_writes_value_and_keywords(project: Project) -> None:
     recorded(project, "1.5", "unit='ms', better='lower', interval=(1.4, 1.7), margin=0.1")
     (data,) = project.observations("old.json")
     assert data == {
@@ -44,7 +44,7 @@ def test_what_is_recorded(project: Project) -> None:
         ("1", "1.0", "", "no longer"),
     ],
 )
-def test_it_is_held_against_the_baseline(
+def test_value_is_compared_with_the_baseline(
     project: Project, before: str, now: str, keywords: str, says: str | None
 ) -> None:
     recorded(project, before, keywords)
@@ -55,7 +55,7 @@ def test_it_is_held_against_the_baseline(
         result.stdout.fnmatch_lines([f"*AmpFailure: x on cpu-bf16 is {says} what the baseline has"])
 
 
-def test_a_number_that_got_worse_says_by_how_much(project: Project) -> None:
+def test_worse_number_is_reported_with_its_change(project: Project) -> None:
     recorded(project, "100.0", "better='higher', unit='1/s'")
     project.write(test_it=TEST.format(value="90.0", given="better='higher', unit='1/s'"))
     result = project.here(*ON_CPU, "--amp-baseline=old.json")
@@ -64,7 +64,7 @@ def test_a_number_that_got_worse_says_by_how_much(project: Project) -> None:
     )
 
 
-def test_two_wide_intervals_are_inconclusive_and_red_under_strict(project: Project) -> None:
+def test_wide_intervals_are_inconclusive_and_red_under_strict(project: Project) -> None:
     recorded(project, "100", "better='higher', interval=(80, 120)")
     project.write(test_it=TEST.format(value="101", given="better='higher', interval=(80, 121)"))
     assert project.here(*ON_CPU, "--amp-baseline=old.json").ret == 0
@@ -88,7 +88,7 @@ def test_two_wide_intervals_are_inconclusive_and_red_under_strict(project: Proje
         ("object()", "", "project/cpu/bf16/x: a object is not plain JSON"),
     ],
 )
-def test_what_cannot_be_recorded_is_one_line_at_the_tests_own(
+def test_invalid_value_is_refused_at_the_tests_own_line(
     project: Project, value: str, keywords: str, says: str
 ) -> None:
     project.write(test_it=TEST.format(value=value, given=keywords))
@@ -98,7 +98,7 @@ def test_what_cannot_be_recorded_is_one_line_at_the_tests_own(
     assert not any("pytest_amp/amp" in line for line in result.outlines)
 
 
-def test_other_numbers_from_another_seed_are_inconclusive(project: Project) -> None:
+def test_values_of_another_seed_are_inconclusive(project: Project) -> None:
     recorded(project, "100", "better='lower'")
     project.write(test_it=TEST.format(value=200, given="better='lower'"))
     result = project.here(*ON_CPU, "--amp-baseline=old.json", "--amp-seed=3")
@@ -120,7 +120,7 @@ def test_it(amp):
 """
 
 
-def test_errors_over_seeds_are_measured_where_they_are_recorded_or_compared(project: Project) -> None:
+def test_errors_over_seeds_are_recorded_and_compared(project: Project) -> None:
     """Every seed is worse, though the seeds themselves differ by a factor of two."""
     project.write(test_it=OVER_SEEDS.format(factor=0.01))
     assert project.here(*ON_CPU, "--amp-seed=5", "--amp-record=old.json").ret == 0
@@ -137,6 +137,6 @@ def test_errors_over_seeds_are_measured_where_they_are_recorded_or_compared(proj
     assert project.here(*ON_CPU, "--amp-seed=5", "--amp-baseline=old.json").ret == 0
 
 
-def test_a_run_that_is_neither_measures_once(project: Project) -> None:
+def test_run_without_record_or_baseline_measures_one_seed(project: Project) -> None:
     project.write(test_it=OVER_SEEDS.format(factor=0.01) + "    assert (drawn, others) == ([0], {})\n")
     assert project.here(*ON_CPU).ret == 0

@@ -24,7 +24,7 @@ SAID = "not run   2 (removed by a conftest.py or a plugin, which left 0 of 2)"
 
 
 @pytest.mark.parametrize(("how", "workers"), [*((how, "0") for how in _REMOVING), ("last", "1"), ("told", "1")])
-def test_tests_that_a_hook_removes_are_told_and_missed_by_name(project: Project, how: str, workers: str) -> None:
+def test_tests_removed_by_a_hook_are_reported_and_red_if_requested(project: Project, how: str, workers: str) -> None:
     project.write(conftest=f"import pytest\n\n\n{_REMOVING[how]}", test_it=BOTH)
     run = project.here if workers == "0" else project.apart
     result = run(*ON_CPU, "-n", workers)
@@ -43,7 +43,7 @@ def test_tests_that_a_hook_removes_are_told_and_missed_by_name(project: Project,
         ]
 
 
-def test_a_family_that_a_hook_removes_is_missed_where_it_was_asked_for(project: Project) -> None:
+def test_requested_family_removed_by_a_hook_is_red(project: Project) -> None:
     project.write(conftest=f"import pytest\n\n\n{_REMOVING['last']}", test_plain="def test_plain():\n    pass\n")
     project.file("checks/__init__.py", "from pytest_amp.families import Family\n\nFAMILY = Family('rules')\n")
     project.file("checks/test_it.py", "def test_it(amp):\n    pass\n")
@@ -56,7 +56,7 @@ def test_a_family_that_a_hook_removes_is_missed_where_it_was_asked_for(project: 
 @pytest.mark.parametrize(
     "switch", [("-k", "plain"), ("--deselect=test_it.py::test_it", "--deselect=test_it.py::test_other")]
 )
-def test_what_an_option_deselects_was_not_asked_for(project: Project, switch: tuple[str, ...]) -> None:
+def test_tests_deselected_by_an_option_are_not_missed(project: Project, switch: tuple[str, ...]) -> None:
     project.write(test_it=BOTH)
     result = project.here(*ON_CPU, *switch, "test_it.py")
     result.assert_outcomes(passed=1, deselected=2)
@@ -91,7 +91,7 @@ _ENDED = {
 @pytest.mark.parametrize(
     ("how", "workers"), [*((how, "0") for how in _ENDED), ("import", "1"), ("start", "1"), ("status", "1")]
 )
-def test_a_run_that_is_ended_as_a_green_one_is_red(project: Project, how: str, workers: str) -> None:
+def test_run_that_a_conftest_ends_as_green_is_red(project: Project, how: str, workers: str) -> None:
     text, status = _ENDED[how]
     project.write(conftest=text, test_it="def test_it(amp):\n    assert False\n")
     result = project.apart(*ON_CPU, "-n", workers)
@@ -99,18 +99,18 @@ def test_a_run_that_is_ended_as_a_green_one_is_red(project: Project, how: str, w
 
 
 @pytest.mark.parametrize("how", ["import", "start", "main"])
-def test_a_project_that_does_not_use_the_plugin_may_end_as_it_likes(project: Project, how: str) -> None:
+def test_run_without_the_plugin_can_be_ended_as_green(project: Project, how: str) -> None:
     project.write(conftest=_ENDED[how][0], test_it="def test_it():\n    assert False\n")
     assert project.apart().ret == 0
 
 
 @pytest.mark.parametrize("switch", ["--help", "--version", "--markers", "--fixtures", "--collect-only"])
-def test_what_runs_nothing_by_design_ends_well(project: Project, switch: str) -> None:
+def test_options_that_run_no_test_end_with_0(project: Project, switch: str) -> None:
     project.write(test_it=BOTH)
     assert project.here(*ON_CPU, switch).ret == 0
 
 
-def test_a_device_that_is_not_there_is_refused_at_the_first_test(project: Project) -> None:
+def test_absent_device_is_refused_at_the_first_test(project: Project) -> None:
     """Later files are not collected: thousands of tests would take minutes, and could not run."""
     project.write(test_a="def test_it(amp):\n    pass\n", test_b="raise SystemExit('collected')\n")
     project.file("zone/test_c.py", "raise SystemExit('collected')\n")
@@ -120,7 +120,7 @@ def test_a_device_that_is_not_there_is_refused_at_the_first_test(project: Projec
     assert line.startswith("--amp-device (command line): 'cuda' does not compute here ")
 
 
-def test_workers_of_a_healthy_run_say_nothing(project: Project) -> None:
+def test_workers_of_a_green_run_print_nothing(project: Project) -> None:
     """Only the controller judges a run."""
     project.write(test_it="def test_it(amp):\n    pass\n")
     result = project.apart(*ON_CPU, "-n", "2")

@@ -18,7 +18,7 @@ def test_skips_itself():
 """
 
 
-def test_a_skip_of_the_package_is_red_and_one_of_the_tests_own_is_not(project: Project) -> None:
+def test_skip_raised_by_the_package_is_red(project: Project) -> None:
     project.write(conftest="from tests.conftest import pytest_runtest_makereport", test_it=TEST)
     result = project.here("-rs")
     result.assert_outcomes(failed=1, skipped=1)

@@ -85,7 +85,7 @@ def test_after_all():
 ON_CPU = ("--amp-device=cpu", "--amp-dtype=bf16")
 
 
-def test_each_piece_of_state(project: Project) -> None:
+def test_leaked_state_is_reported_and_restored(project: Project) -> None:
     import torch
 
     leaks = dict(LEAKS)
@@ -103,7 +103,7 @@ def test_each_piece_of_state(project: Project) -> None:
         assert message in actual[number], leak
 
 
-def test_casts_that_a_region_has_kept_go_with_it(project: Project) -> None:
+def test_cached_casts_of_an_open_region_are_cleared(project: Project) -> None:
     """A region that was never left keeps casts of weights, which the next one would use in place of new ones."""
     project.write(
         test_it="""
@@ -137,7 +137,7 @@ def test_meets_no_older_cast(amp):
     assert "autocast nesting depth: 0 became 1" in result.stdout.str()
 
 
-def test_flags_that_torch_has_frozen(project: Project) -> None:
+def test_frozen_flags_are_restored(project: Project) -> None:
     """Importing torch's own test helpers, as torch.export does in some releases, freezes cuDNN's flags."""
     leak = "(setattr(torch.backends.cudnn, 'deterministic', True), torch.backends.disable_global_flags())"
     project.write(test_it=TEST.format(leaks=[leak, "torch.set_float32_matmul_precision('high')"]))
@@ -236,14 +236,14 @@ def test_an_end():
 """
 
 
-def test_who_is_accused(project: Project) -> None:
+def test_leak_is_red_in_the_marked_test_that_caused_it(project: Project) -> None:
     project.write(test_it=OWN)
     result = project.apart(*ON_CPU, "-p", "no:randomly", "-v")
     result.stdout.fnmatch_lines(["*::test_marked_leaks ERROR *", "*::test_a_failing_test_in_a_region*FAILED*"])
     result.assert_outcomes(passed=11, failed=1, errors=1)
 
 
-def test_a_leak_of_a_skipped_or_failed_test_is_seen_too(project: Project) -> None:
+def test_leak_of_a_skipped_or_failed_test_is_red(project: Project) -> None:
     project.write(
         test_it="import pytest\nimport torch\n\n\n@pytest.mark.parametrize('end', ['pytest.skip()', '1 / 0'])\n"
         "def test_it(amp, end):\n    torch.set_default_dtype(torch.float64)\n    eval(end)\n"
@@ -252,7 +252,7 @@ def test_a_leak_of_a_skipped_or_failed_test_is_seen_too(project: Project) -> Non
     result.assert_outcomes(skipped=1, failed=1, errors=2)
 
 
-def test_a_leak_of_a_fixture_is_seen(project: Project) -> None:
+def test_leak_of_a_fixture_is_red(project: Project) -> None:
     """The guard encloses all of a test's own fixtures, their teardowns included."""
     project.write(
         test_it="import pytest\nimport torch\n\n\n@pytest.fixture\ndef first():\n"
@@ -264,7 +264,7 @@ def test_a_leak_of_a_fixture_is_seen(project: Project) -> None:
     project.here(*ON_CPU).assert_outcomes(passed=3, errors=2)
 
 
-def test_every_amp_test_has_one_thread_and_gives_them_back(project: Project) -> None:
+def test_amp_tests_run_with_one_thread_and_restore_the_number(project: Project) -> None:
     project.write(
         test_it="import torch\n\ntorch.set_num_threads(3)\nBEFORE = torch.get_num_threads()\n\n\ndef test_one(amp):\n"
         "    assert torch.get_num_threads() == 1\n    torch.set_num_threads(2)\n\n\n"
@@ -274,7 +274,7 @@ def test_every_amp_test_has_one_thread_and_gives_them_back(project: Project) -> 
     project.here(*ON_CPU).assert_outcomes(passed=3)
 
 
-def test_a_leak_is_red_under_workers(project: Project) -> None:
+def test_leak_is_red_under_workers(project: Project) -> None:
     project.write(test_it="import torch\n\n\ndef test_it(amp):\n    torch.set_default_dtype(torch.float64)")
     result = project.apart(*ON_CPU, "-n", "1")
     result.assert_outcomes(passed=1, errors=1)

@@ -27,7 +27,7 @@ def observed(name: str) -> Observation:
     return Observation(f"rules/cpu/bf16/{name}", Kind.RULE, "fp32", test=TEST[2])
 
 
-def test_gone_needs_every_parameter_to_have_passed() -> None:
+def test_gone_observations_need_all_parameters_to_have_passed() -> None:
     tally = Tally()
     before = [observed("a"), observed("b")]
     tally.add(report("[a]"), data())
@@ -40,28 +40,28 @@ def test_gone_needs_every_parameter_to_have_passed() -> None:
     assert tally.gone([other], {TEST: 2}) == []
 
 
-def test_a_test_that_runs_twice_is_one_test() -> None:
+def test_repeated_test_is_counted_once() -> None:
     tally = Tally()
     tally.add(report("[a]"), data())
     tally.add(report("[a]"), data())
     assert tally.gone([observed("b")], {TEST: 2}) == []
 
 
-def test_what_was_allowed_to_be_missing_is_excused() -> None:
+def test_allowed_missing_requirement_is_excused() -> None:
     tally = Tally()
     skip = ("file", 1, "Skipped: missing")
     tally.add(report("[a]", "skipped", "setup", skip), data(missing=True))
     assert tally.unexecuted({}) == []
 
 
-def test_a_place_with_no_outcome_at_all_is_named() -> None:
+def test_family_without_an_outcome_is_reported() -> None:
     tally = Tally()
     assert tally.unexecuted({("cpu-bf16", "rules"): 3}) == [
         "rules on cpu-bf16: 3 selected, not one executed: the run stopped before"
     ]
 
 
-def test_a_test_of_which_a_part_failed_did_not_run_whole() -> None:
+def test_test_with_a_failed_part_did_not_run_whole() -> None:
     """A passed subtest, or the call before a teardown, is not enough: later observations have not gone."""
     tally = Tally()
     tally.add(report("[a]"), data())
@@ -70,7 +70,7 @@ def test_a_test_of_which_a_part_failed_did_not_run_whole() -> None:
     assert (tally.whole({TEST: 1}), tally.gone([observed("b")], {TEST: 1})) == (set(), [])
 
 
-def test_what_came_to_an_end_is_counted_by_test() -> None:
+def test_ended_tests_are_counted_once_each() -> None:
     tally = Tally()
     for outcome in ("rerun", "passed", "passed"):  # run again, and a subtest
         tally.add(report("[a]", outcome), data())
@@ -84,7 +84,7 @@ def test_what_came_to_an_end_is_counted_by_test() -> None:
     assert len(again.unreported({place: 2})) == 1
 
 
-def test_what_two_workers_make_of_one_test_is_held_together() -> None:
+def test_different_values_of_two_workers_clash() -> None:
     """Every worker runs every test with --dist=each."""
     tally = Tally()
     for worker, value in (("gw0", "fp32"), ("gw1", "fp32"), ("gw2", "bf16")):
@@ -106,7 +106,7 @@ def test_clashes_are_by_test_and_not_by_phase() -> None:
     assert tally.clashes() == ["rules/cpu/bf16/x: observed by [a] and by [b]; expected a name of its own in each"]
 
 
-def test_what_passed_and_left_state_behind_is_not_accepted() -> None:
+def test_observation_of_a_test_with_a_failed_teardown_is_not_accepted() -> None:
     """Its call was green, and its teardown was not."""
     tally = Tally()
     for name in ("[a]", "[b]"):

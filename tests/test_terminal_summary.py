@@ -29,7 +29,7 @@ def test_skipping(amp, n):
 """
 
 
-def test_what_ran_by_target_and_family(project: Project) -> None:
+def test_summary_counts_outcomes_by_target_and_family(project: Project) -> None:
     project.write(test_it=MIXED)
     project.file("rules/__init__.py", "from pytest_amp.families import Family\n\nFAMILY = Family('rules')\n")
     project.file("rules/test_rules.py", "def test_it(amp):\n    pass\n\n\ndef test_at_end(amp):\n    import torch\n"
@@ -45,19 +45,19 @@ def test_what_ran_by_target_and_family(project: Project) -> None:
     ]
 
 
-def test_a_run_without_mixed_precision_has_no_word_of_it(project: Project) -> None:
+def test_run_without_mixed_precision_has_no_summary(project: Project) -> None:
     project.write(test_it="def test_it():\n    pass")
     result = project.here("-v")
     assert summary(result) == []
     assert not [line for line in result.outlines if line.startswith("amp:")]
 
 
-def test_collecting_has_no_empty_block(project: Project) -> None:
+def test_collect_only_has_no_summary(project: Project) -> None:
     project.write(test_it="def test_it(amp):\n    pass")
     assert "= amp =" not in project.here(*ON_CPU, "--collect-only").stdout.str()
 
 
-def test_many_reasons_and_keys_are_cut_short(project: Project) -> None:
+def test_long_lists_of_reasons_and_keys_are_cut(project: Project) -> None:
     text = "import pytest\n\n\n@pytest.mark.parametrize('n', range(25))\ndef test_it(amp, n):\n    {}\n"
     project.write(test_it=text.format("amp.observe(f'{n:02}', 1, kind='count')"))
     assert project.here(*ON_CPU, "--amp-record=old.json").ret == 0
@@ -71,7 +71,7 @@ def test_many_reasons_and_keys_are_cut_short(project: Project) -> None:
     assert "          and 5 more reasons" in lines
 
 
-def test_the_devices_that_were_found(project: Project) -> None:
+def test_header_lists_devices_and_their_dtypes(project: Project) -> None:
     project.write(conftest=SIMULATED + WITHOUT_FP16, test_it="def test_it(amp):\n    pass")
     import torch
 
@@ -81,7 +81,7 @@ def test_the_devices_that_were_found(project: Project) -> None:
     result.stdout.fnmatch_lines(["amp: simulated-fp16: --amp-dtype (command line): 'fp16' does not compute on *"])
 
 
-def test_the_header_names_the_installed_torch(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_header_has_the_version_of_torch(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
     project.write(test_it="def test_it(amp):\n    pass")
@@ -103,6 +103,6 @@ def test_the_header_names_the_installed_torch(project: Project, monkeypatch: pyt
     assert project.record("new.json")["provenance"]["torch"] == torch.__version__
 
 
-def test_without_a_terminal_the_run_is_judged_all_the_same(project: Project) -> None:
+def test_run_without_a_terminal_reporter_is_red(project: Project) -> None:
     project.write(test_it="import pytest\n\n\ndef test_it(amp):\n    pytest.skip('x')")
     assert project.here(*ON_CPU, "-p", "no:terminal").ret == 1

@@ -18,7 +18,7 @@ def test_it(amp):
 
 
 @pytest.mark.parametrize("check", ["check_gradients(case)", "check_casts(case)"])
-def test_a_model_that_compiles_itself_is_one_line(project: Project, check: str) -> None:
+def test_model_that_compiles_itself_is_refused(project: Project, check: str) -> None:
     """The additions of a check to a step do not work with it, and dynamo's own message would not help."""
     compiled = 'torch.compile(torch.nn.Linear(4, 4), backend="eager")'
     project.write(test_it=UNSEEN.format(build=compiled, check=check))
@@ -31,7 +31,7 @@ CHECKS = ("check_gradients(case)", "check_casts(case)", "check_memory(case)", "c
 
 
 @pytest.mark.parametrize("check", CHECKS)
-def test_a_script_is_one_line(project: Project, check: str) -> None:
+def test_scripted_model_is_refused(project: Project, check: str) -> None:
     project.write(test_it=UNSEEN.format(build="torch.jit.trace(torch.nn.Linear(4, 4), torch.ones(2, 4))", check=check))
     result = project.here(*ON_CPU, "-Wignore::DeprecationWarning")
     result.assert_outcomes(failed=1)

@@ -160,7 +160,7 @@ def test_it(amp):
         ),
     ],
 )
-def test_a_wrong_argument_is_shown_at_the_tests_own_line(project: Project, line: str, says: str) -> None:
+def test_wrong_argument_is_reported_at_the_tests_own_line(project: Project, line: str, says: str) -> None:
     project.write(test_it=HEAD.format(line=line))
     result = project.here(*ON_CPU, "--amp-speed=report")
     result.assert_outcomes(failed=1)
@@ -173,7 +173,7 @@ def test_a_wrong_argument_is_shown_at_the_tests_own_line(project: Project, line:
 
 
 @pytest.mark.parametrize("line", ["check_casts(case(amp), mst=9)", "check_speedup(case(amp), flor=1, versus='fp32')"])
-def test_a_misspelt_keyword_is_one_line(project: Project, line: str) -> None:
+def test_misspelt_keyword_is_reported_in_one_line(project: Project, line: str) -> None:
     """The error is Python's own, at the test's own line, without a frame of the plugin."""
     project.write(test_it=HEAD.format(line=f"amp.{line}"))
     result = project.here(*ON_CPU, "--amp-speed=report")
@@ -186,7 +186,7 @@ def test_a_misspelt_keyword_is_one_line(project: Project, line: str) -> None:
     assert not any("pytest_amp/" in text for text in result.outlines)
 
 
-def test_without_an_autocast_dtype_there_is_nothing_to_check(project: Project) -> None:
+def test_check_in_fp32_is_refused(project: Project) -> None:
     line = "amp.check_gradients(case(amp))"
     marked = HEAD.format(line=line).replace("def test_it", "@pytest.mark.amp(dtypes=['fp32'])\ndef test_it")
     project.write(test_it=marked)
@@ -197,7 +197,7 @@ def test_without_an_autocast_dtype_there_is_nothing_to_check(project: Project) -
 
 
 @pytest.mark.parametrize("check", ["check_gradients({})", "check_training({}, steps=2)"])
-def test_a_case_that_does_not_run_at_all_fails_in_its_own_words(project: Project, check: str) -> None:
+def test_case_that_does_not_run_in_float32_fails_with_its_error(project: Project, check: str) -> None:
     case = "case(amp, batch=lambda: torch.randn(2, 3))"
     project.write(test_it=HEAD.format(line=f"amp.{check.format(case)}"))
     result = project.here(*ON_CPU)
@@ -216,7 +216,7 @@ def test_a_case_that_does_not_run_at_all_fails_in_its_own_words(project: Project
     assert not [text for text in result.outlines if text.startswith("E  ")]
 
 
-def test_a_function_without_its_casts_is_one_failure(project: Project) -> None:
+def test_custom_function_without_casts_fails_with_a_hint(project: Project) -> None:
     project.write(
         test_it="""
         import torch
@@ -251,7 +251,7 @@ def test_a_function_without_its_casts_is_one_failure(project: Project) -> None:
 
 
 @pytest.mark.parametrize("returned", ["None", "3", "'mm'"])
-def test_amp_parametrize_without_a_list(project: Project, returned: str) -> None:
+def test_amp_parametrize_without_a_list_is_refused(project: Project, returned: str) -> None:
     project.write(
         test_it=f"""
         import pytest
@@ -274,12 +274,12 @@ def test_amp_parametrize_without_a_list(project: Project, returned: str) -> None
         ("return 3", "the hook pytest_amp_devices returned 3; expected that it yields each DeviceType"),
     ],
 )
-def test_the_hook_for_devices(project: Project, body: str, says: str) -> None:
+def test_wrong_result_of_the_devices_hook_is_refused(project: Project, body: str, says: str) -> None:
     project.write(conftest=f"def pytest_amp_devices():\n    {body}\n", test_it="def test_it(amp):\n    pass")
     assert refused(project.apart(*ON_CPU)) == says
 
 
-def test_the_hook_for_cases(project: Project) -> None:
+def test_wrong_result_of_the_cases_hook_is_refused(project: Project) -> None:
     project.write(
         conftest="def pytest_amp_cases():\n    yield 3\n",
         test_it="""
@@ -308,7 +308,7 @@ def test_the_hook_for_cases(project: Project) -> None:
         """,
     ],
 )
-def test_where_a_test_cannot_be_run_once_for_each_device(project: Project, source: str) -> None:
+def test_fixture_in_a_test_without_targets_is_refused(project: Project, source: str) -> None:
     project.write(test_it=source)
     result = project.here(*ON_CPU)
     assert result.ret == 1
@@ -348,7 +348,7 @@ TRAINING = "check_training(case, steps=20, optimizer=lambda p: torch.optim.SGD(p
 
 
 @pytest.mark.parametrize("check", [*CHECKS, TRAINING, "scaler_trace(case, steps=2)"])
-def test_a_case_that_does_not_run_under_autocast_is_one_failure(project: Project, check: str) -> None:
+def test_case_that_does_not_run_under_autocast_fails_once(project: Project, check: str) -> None:
     project.write(test_it=DOES_NOT_RUN.format(check=check))
     run = project.apart if "compiled" in check else project.here  # torch's compiler cannot be imported twice
     result = run(*ON_CPU)
@@ -366,7 +366,7 @@ def test_a_case_that_does_not_run_under_autocast_is_one_failure(project: Project
 @pytest.mark.parametrize(
     "message", ["\"mish\" not implemented for 'Half'", "could not create a primitive descriptor for the LSTM"]
 )
-def test_a_kernel_that_is_not_there_is_named_as_such(project: Project, message: str) -> None:
+def test_missing_kernel_is_named_as_the_likely_cause(project: Project, message: str) -> None:
     text = DOES_NOT_RUN.replace("no kernel for this dtype", message.replace('"', '\\"'))
     project.write(test_it=text.format(check="check_casts(case)"))
     result = project.here(*ON_CPU)
@@ -377,7 +377,7 @@ LOOPS = ("check_scaler(it)", "check_training(it, steps=2)")
 
 
 @pytest.mark.parametrize("check", ["check_gradients(it)", "check_casts(it)", "check_memory(it)", *LOOPS])
-def test_a_loss_that_depends_on_nothing_is_told_in_one_line(project: Project, check: str) -> None:
+def test_loss_without_a_gradient_is_refused_in_one_line(project: Project, check: str) -> None:
     project.write(test_it=HEAD.format(line=f"it = case(amp, loss=lambda m, x: m(x).sum().detach()); amp.{check}"))
     result = project.here(*ON_CPU)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
@@ -387,7 +387,7 @@ def test_a_loss_that_depends_on_nothing_is_told_in_one_line(project: Project, ch
     assert "trace.py" not in result.stdout.str()
 
 
-def test_a_case_on_a_fake_device_is_refused(project: Project) -> None:
+def test_case_on_a_fake_device_is_refused(project: Project) -> None:
     """A test that requests fake devices cannot use more than rules."""
     text = HEAD.format(line="case(amp)").replace("def test_it", "@pytest.mark.amp(fake=True)\ndef test_it")
     project.write(test_it=text)

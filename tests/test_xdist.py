@@ -58,7 +58,7 @@ def test_plain():
 """
 
 
-def test_workers_see_what_one_process_sees(project: Project) -> None:
+def test_workers_report_the_same_as_one_process(project: Project) -> None:
     project.write(test_it=MIXED)
     alone = project.here("--amp-device=cpu", "--amp-record=alone.json")
     together = project.apart("--amp-device=cpu", "--amp-record=together.json", "-n", "2", "-p", "no:randomly")
@@ -88,7 +88,7 @@ def test_workers_see_what_one_process_sees(project: Project) -> None:
         ),
     ],
 )
-def test_a_worker_that_dies_at_exit_is_reported(project: Project, end: str, status: int, message: str) -> None:
+def test_worker_that_dies_at_exit_is_reported(project: Project, end: str, status: int, message: str) -> None:
     """No other message would report it after green tests."""
     project.write(
         conftest="import atexit\nimport os\nimport signal\n\n\ndef pytest_configure(config):\n"
@@ -100,7 +100,7 @@ def test_a_worker_that_dies_at_exit_is_reported(project: Project, end: str, stat
     assert (result.ret, message in summary(result)) == (status, True)
 
 
-def test_a_worker_that_crashes_is_red_and_the_rest_runs(project: Project) -> None:
+def test_worker_that_crashes_is_red_and_other_tests_run(project: Project) -> None:
     project.write(
         test_it="import os\n\nimport pytest\n\n\n@pytest.mark.parametrize('n', range(4))\n"
         "def test_it(amp, n):\n    amp.observe(f'{n}', n, kind='count')\n    if n == 1:\n        os._exit(3)\n"
@@ -164,19 +164,19 @@ def pinned(project: Project, *arguments: str, count: int = 2) -> dict[str, set[o
     return observed
 
 
-def test_each_worker_has_its_own_entry_of_the_callers_list(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_get_different_entries_of_visible_devices(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,GPU-5f")
     arguments = ("--amp-device=fake:cuda,cuda", "--amp-allow-missing=device")
     assert pinned(project, *arguments) == {"gw0": {"2"}, "gw1": {"GPU-5f"}}
     assert {v for k, v in project.observed("new.json").items() if "/gpus/" in k} == {2}
 
 
-def test_workers_are_not_pinned_unless_cuda_is_named(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_are_pinned_only_if_cuda_is_requested(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
     assert pinned(project, "--amp-device=fake:cuda", count=1) == {"gw0": {"2,3"}}
 
 
-def test_a_hidden_gpu_stays_hidden(project: Project) -> None:
+def test_hidden_gpu_stays_hidden(project: Project) -> None:
     arguments = ("--amp-device=fake:cuda,cuda", "--amp-allow-missing=device")
     assert pinned(project, *arguments, count=1) == {"gw0": {""}}
 
@@ -193,13 +193,13 @@ def test_a_hidden_gpu_stays_hidden(project: Project) -> None:
         ("0,,1", ("0",)),
     ],
 )
-def test_the_callers_list(tmp_path: Path, listed: str, names: tuple[str, ...]) -> None:
+def test_visible_devices_are_parsed_as_by_cuda(tmp_path: Path, listed: str, names: tuple[str, ...]) -> None:
     (tmp_path / "dev").mkdir()
     (tmp_path / "dev" / "nvidia0").touch()
     assert workers.visible_gpus({"CUDA_VISIBLE_DEVICES": listed}, tmp_path) == names
 
 
-def test_gpus_of_the_driver(tmp_path: Path) -> None:
+def test_gpus_are_listed_by_the_nvidia_driver(tmp_path: Path) -> None:
     assert workers.visible_gpus({}, tmp_path) == ()
     for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm"):
         path = tmp_path / "dev" / name
@@ -212,7 +212,7 @@ def test_gpus_of_the_driver(tmp_path: Path) -> None:
     assert workers.visible_gpus({}, tmp_path) == ("0", "1", "2")
 
 
-def test_gpus_of_amd(tmp_path: Path) -> None:
+def test_gpus_are_listed_by_the_amd_driver(tmp_path: Path) -> None:
     for number, gpu_id in enumerate(["0", "4023", "", "511"]):
         path = tmp_path / f"sys/class/kfd/kfd/topology/nodes/{number}/gpu_id"
         path.parent.mkdir(parents=True)
@@ -230,7 +230,7 @@ def test_more_workers_than_gpus_share_them() -> None:
     ("devices", "expected"),
     [(("cuda",), True), (("cpu", "cuda:1"), True), (("auto",), False), (("all",), False), (("fake:cuda",), False)],
 )
-def test_who_asks_for_cuda(devices: tuple[str, ...], expected: bool) -> None:  # noqa: FBT001  # a parameter of a test
+def test_cuda_is_requested_by_name_only(devices: tuple[str, ...], expected: bool) -> None:  # noqa: FBT001  # a parameter of a test
     assert workers.asks_for_cuda(devices) is expected
 
 
@@ -245,7 +245,7 @@ def test_who_asks_for_cuda(devices: tuple[str, ...], expected: bool) -> None:  #
         (("-p", "no:xdist"), 1),
     ],
 )
-def test_how_many_workers_there_are(project: Project, arguments: tuple[str, ...], count: int) -> None:
+def test_worker_count_follows_the_options_of_xdist(project: Project, arguments: tuple[str, ...], count: int) -> None:
     project.write(
         conftest="import pytest\n\nfrom pytest_amp.run import workers\n\n\n@pytest.hookimpl(trylast=True)\n"
         "def pytest_configure(config):\n    raise pytest.UsageError(f'{workers.worker_count(config)} workers')\n"

@@ -31,7 +31,7 @@ def test_expected_failures_are_strict() -> None:
     assert lenient == []
 
 
-def test_lenient_one_is_noticed() -> None:
+def test_lenient_expected_failure_is_detected() -> None:
     marks = "pytest.mark.xfail(reason='a'), pytest.mark.xfail(strict=False), pytest.mark.xfail(strict=True, reason='b')"
     assert len(list(_lenient(ast.parse(marks)))) == 2
 
@@ -46,7 +46,7 @@ def test_suites_have_no_inline_expected_failure() -> None:
     assert actual == set()
 
 
-def test_inline_expected_failure_is_noticed() -> None:
+def test_inline_expected_failure_is_detected() -> None:
     assert _INLINE.search("@pytest.mark.xfail(strict=True)")
     assert _INLINE.search("pytest.mark.amp(devices=['cuda'], xfail={'cuda': 'a/b#1'})")
     assert not _INLINE.search('pytest.xfail("no kernel")')

@@ -34,11 +34,11 @@ def _offered(package: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("package", PACKAGES, ids=lambda path: path.name)
-def test_what_is_offered_is_used(package: Path, words: dict[Path, set[str]]) -> None:
+def test_exports_are_used_outside_their_package(package: Path, words: dict[Path, set[str]]) -> None:
     beyond = set().union(*(word for path, word in words.items() if package not in path.parents))
     assert [name for name in _offered(package) if name not in beyond] == []
 
 
-def test_packages_offer_something() -> None:
+def test_packages_have_exports() -> None:
     assert len(PACKAGES) > 10
     assert any(map(_offered, PACKAGES))

@@ -106,12 +106,12 @@ def _modules(path: Path, *, anywhere: bool) -> Iterator[str]:
             yield module
 
 
-def test_a_part_has_one_layer() -> None:
+def test_parts_have_one_layer_each() -> None:
     assert sum(map(len, LAYERS.values())) == len(set.union(*LAYERS.values()))
     assert set.union(*LAYERS.values()) <= {_part(path) for path in FILES}
 
 
-def test_imports_point_one_way() -> None:
+def test_imports_point_to_lower_layers() -> None:
     level = {part: number for number, parts in enumerate(LAYERS.values()) for part in parts}
     wrong = set()
     for path in FILES:
@@ -157,14 +157,14 @@ def _circle(graph: dict[str, set[str]]) -> list[str]:
     return []
 
 
-def test_imports_form_no_circle() -> None:
+def test_imports_form_no_cycle() -> None:
     """An import in a function counts: Python allows such a circle, and a reader is lost in it."""
     graph = _graph(FILES)
     assert len(graph) > 300
     assert _circle(graph) == []
 
 
-def test_circle_of_a_late_import_is_found(tmp_path: Path) -> None:
+def test_cycle_through_an_import_in_a_function_is_detected(tmp_path: Path) -> None:
     module = tmp_path / "module.py"
     module.write_text("def late():\n    from pytest_amp.run import session\n", encoding="utf-8")
     assert list(_modules(module, anywhere=True)) == ["pytest_amp.run.session"]
@@ -184,7 +184,7 @@ def test_reports_read_no_running_session() -> None:
     assert modules["pytest_amp/report/terminal.py"] == FOR_REPORTS
 
 
-def test_only_hooks_and_verdict_see_the_whole_session() -> None:
+def test_session_is_read_by_hooks_and_verdict_alone() -> None:
     """Everything else of a run receives the parts that it needs."""
     readers = {
         path.relative_to(PACKAGE).as_posix()
@@ -209,7 +209,7 @@ def test_torch_is_not_imported_with(part: str) -> None:
     assert files
 
 
-def test_suites_import_what_is_public() -> None:
+def test_suites_import_public_names_alone() -> None:
     wrong = set()
     for path in sorted((ROOT / "suites").rglob("*.py")):
         for module, name in _imports(path, anywhere=True):
@@ -239,7 +239,7 @@ def test_private_names_of_torch_are_in_one_place() -> None:
     assert sorted(wrong) == []
 
 
-def test_no_file_is_longer_than_a_reader_can_hold() -> None:
+def test_files_have_at_most_400_lines() -> None:
     folders = ("pytest_amp", "suites", "tests", "tools", ".github")
     files = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
     lengths = {path.relative_to(ROOT).as_posix(): len(path.read_text(encoding="utf-8").splitlines()) for path in files}

@@ -66,14 +66,14 @@ def empty_names(source: str) -> set[str]:
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
-def test_names_say_what_a_thing_is(folder: str) -> None:
+def test_variables_have_no_empty_names(folder: str) -> None:
     paths = {path.relative_to(ROOT).as_posix(): path for path in sorted((ROOT / folder).rglob("*.py"))}
     empty = {name: empty_names(path.read_text(encoding="utf-8")) for name, path in paths.items()}
     expected = {name: words for name, words in NAMED_SO.items() if name in paths}
     assert {name: words for name, words in empty.items() if words} == expected
 
 
-def test_empty_names_are_found_wherever_they_are_bound() -> None:
+def test_empty_names_are_detected_in_every_binding() -> None:
     source = "def f(given):\n    found = [each for each in given]\n    return found\n"
     assert empty_names(source) == {"given", "found", "each"}
 
@@ -94,10 +94,10 @@ def test_docstrings_open_with_a_verb_or_a_noun(folder: str) -> None:
     assert {name: line for name, line in lines.items() if line and name not in PRINTED} == {}
 
 
-def test_printed_files_are_there_and_need_the_exception() -> None:
+def test_exempt_files_need_their_exemption() -> None:
     assert [name for name in sorted(PRINTED) if not openers(Path(ROOT, name).read_text(encoding="utf-8"))] == []
 
 
-def test_openers_are_found_in_every_kind_of_docstring() -> None:
+def test_openers_are_detected_in_every_kind_of_docstring() -> None:
     source = '"""What it is."""\nclass A:\n    """`Whether` it is."""\n    def b(self):\n        """Return it."""\n'
     assert openers(source) == ["What it is.", "`Whether` it is."]

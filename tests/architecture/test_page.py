@@ -15,17 +15,17 @@ PACKAGES = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
 ROOMS = re.findall(r"^\| `(\w+)` \| \S", TEXT, re.MULTILINE)
 
 
-def test_each_package_has_one_row() -> None:
+def test_page_has_one_row_for_each_package() -> None:
     assert sorted(ROOMS) == sorted(PACKAGES)
 
 
-def test_files_on_the_page_exist() -> None:
+def test_files_named_by_the_page_exist() -> None:
     files = re.findall(r"`([\w/]+\.py)`", TEXT)
     assert len(files) > 15
     assert [name for name in files if not (PACKAGE / name).is_file()] == []
 
 
-def test_steps_name_a_room_once_in_each_path() -> None:
+def test_paths_of_the_page_name_each_module_once() -> None:
     """A reader who follows a path meets no module twice."""
     for path in re.split(r"^## ", TEXT, flags=re.MULTILINE)[1:3]:
         modules = re.findall(r"`(run/\w+\.py)`", path)

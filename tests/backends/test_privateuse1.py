@@ -23,7 +23,7 @@ def with_backend(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
     return project
 
 
-def test_its_operators_have_its_own_rules(with_backend: Project) -> None:
+def test_operators_follow_the_rules_of_the_back_end(with_backend: Project) -> None:
     result = with_backend.apart(*ON_TINY, RULES, "--amp-record=new.json")
     assert (result.ret, red(result)) == (0, []), result.stdout.str()[-3000:]
     observed = with_backend.observed("new.json")
@@ -33,7 +33,7 @@ def test_its_operators_have_its_own_rules(with_backend: Project) -> None:
     assert "ran       tiny-bf16  rules 11" in summary(result)
 
 
-def test_a_defect_in_its_autocast_is_noticed(with_backend: Project) -> None:
+def test_missing_autocast_kernel_is_detected(with_backend: Project) -> None:
     with_backend.file("tiny_forgets_softmax.py", "")
     result = with_backend.apart("-p", "tiny_forgets_softmax", *ON_TINY, RULES)
     assert result.ret == 1
@@ -42,7 +42,7 @@ def test_a_defect_in_its_autocast_is_noticed(with_backend: Project) -> None:
     assert "test_rule[tiny-bf16-softmax.int]" in text
 
 
-def test_a_model_on_it(with_backend: Project) -> None:
+def test_model_runs_on_the_back_end(with_backend: Project) -> None:
     """Run a forward and a backward pass of a user's test, in its regions, under its name."""
     with_backend.write(
         test_it="""
@@ -67,7 +67,7 @@ def test_it(amp, amp_device):
     assert with_backend.observed("new.json") == {"project/tiny/bf16/gradients": 4}
 
 
-def test_a_file_of_rules_that_is_wrong_is_named(with_backend: Project) -> None:
+def test_malformed_file_of_rules_is_named(with_backend: Project) -> None:
     with_backend.file("broken.toml", '[covered]\nfirst = "2.10"\nlast = "2.14"\n[device_types.broken]\nsource = "x"\n')
     with_backend.write(
         conftest="from pathlib import Path\nfrom pytest_amp.devices import DeviceType\n\n\ndef pytest_amp_devices():\n"
@@ -81,5 +81,5 @@ def test_a_file_of_rules_that_is_wrong_is_named(with_backend: Project) -> None:
     assert "broken.toml: " in result.stdout.str()
 
 
-def test_without_the_plugin_its_name_is_refused(with_backend: Project) -> None:
+def test_back_end_without_its_plugin_is_refused(with_backend: Project) -> None:
     assert "'tiny'" in refused(with_backend.apart("--amp-device=tiny"))

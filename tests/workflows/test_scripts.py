@@ -60,7 +60,7 @@ def test_install_shows_what_it_would_do_and_ends_with_what_failed(monkeypatch: p
 
 @pytest.mark.parametrize(("alive", "status"), [(0, 0), (1, 1)])
 def test_planted_score(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, alive: int, status: int) -> None:
-    name = "test_a_planted_defect_is_noticed"
+    name = "test_planted_defect_is_detected"
     cases = f'<testcase name="{name}[a]"/><testcase name="{name}[b]">{"<failure/>" * alive}</testcase>'
     junit = tmp_path / "planted.xml"
     junit.write_text(f"<testsuites>{cases}<testcase name='test_manifest'><failure/></testcase></testsuites>")
