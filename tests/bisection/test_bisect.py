@@ -92,7 +92,7 @@ def installed_releases(folder: Path) -> list[str]:
     return names
 
 
-def test_pytest_runs_with_this_plugin_and_nothing_else_of_this_process(
+def test_trial_runs_pytest_without_options_of_this_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RELEASE", str(tmp_path / "release"))
@@ -111,7 +111,7 @@ def test_pytest_runs_with_this_plugin_and_nothing_else_of_this_process(
     assert observed == ["float32", "bfloat16"]
 
 
-def test_a_fact_that_changed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bisect_finds_the_release_of_a_changed_fact(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["bisect", "2.10.0", "2.14.0", "-k", "softmax"]
     assert main(arguments) == 0
     out, err = capsys.readouterr()
@@ -137,14 +137,14 @@ def test_a_fact_that_changed(folder: Path, capsys: pytest.CaptureFixture[str]) -
     assert capsys.readouterr().out == "nothing differs between torch 2.10.0 and 2.14.0\n"
 
 
-def test_a_check_that_turned_red(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bisect_finds_the_release_of_a_failed_check(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bisect", "2.10.0", "2.14.0", "-k", "sum"]) == 0
     out = capsys.readouterr().out
     assert out.startswith("torch 2.13.0 is the first that differs from 2.10.0; 2.12.1 is the same\n  failed: ")
     assert installed_releases(folder)
 
 
-def test_a_search_that_was_interrupted_goes_on(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_search_is_continued(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Interrupted(Fake):
         def make(self, release: str, folder: Path, log: Path) -> str:
             if release == "2.12.0":
@@ -161,7 +161,7 @@ def test_a_search_that_was_interrupted_goes_on(folder: Path, monkeypatch: pytest
     assert set(before).isdisjoint(installed_releases(folder))
 
 
-def test_what_cannot_be_installed_is_left_out_and_told(
+def test_release_that_cannot_be_installed_is_skipped_and_reported(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert folder
@@ -188,7 +188,7 @@ def test_what_cannot_be_installed_is_left_out_and_told(
         (("2.10.0", "2.14.0", "--wheels=nowhere"), "nowhere is not a folder; expected one with wheels of torch"),
     ],
 )
-def test_one_line_for_what_is_wrong(
+def test_wrong_arguments_are_refused_in_one_line(
     folder: Path, arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -198,7 +198,7 @@ def test_one_line_for_what_is_wrong(
     assert installed_releases(folder) == []
 
 
-def test_a_pytest_that_cannot_run_is_told_with_its_last_line(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trial_without_a_test_run_is_broken_with_its_last_line(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def usage_error(*arguments: object) -> int:
         assert isinstance(arguments[-1], Path)
         arguments[-1].write_text("usage: pytest\nERROR: no such option\n", encoding="utf-8")
@@ -211,7 +211,7 @@ def test_a_pytest_that_cannot_run_is_told_with_its_last_line(folder: Path, monke
     assert trial.facts == ("pytest ended with 4: ERROR: no such option",)
 
 
-def test_only_a_folder_of_ours_is_forgotten(tmp_path: Path) -> None:
+def test_forget_refuses_a_folder_of_others(tmp_path: Path) -> None:
     (tmp_path / "precious").touch()
     with pytest.raises(ValueError, match="is left alone"):
         forget(tmp_path)
@@ -220,7 +220,7 @@ def test_only_a_folder_of_ours_is_forgotten(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("tool", ["uv", "pip"])
-def test_what_is_installed(tmp_path: Path, tool: str) -> None:
+def test_installer_has_the_commands_of_its_tool(tmp_path: Path, tool: str) -> None:
     installer = Installer(tool, tmp_path, ("--pre",), ("einops",), "python3.12")
     make, install = installer.commands("2.13.0", tmp_path / "venv", "venv/bin/python")
     assert make[-1] == str(tmp_path / "venv")
@@ -229,13 +229,13 @@ def test_what_is_installed(tmp_path: Path, tool: str) -> None:
     assert install[start:] == ["--find-links", str(tmp_path), "--pre", "torch==2.13.0", *REQUIREMENTS, "einops"]
 
 
-def test_a_tool_that_fails_or_is_not_there(tmp_path: Path) -> None:
+def test_installer_reports_a_missing_or_failing_tool(tmp_path: Path) -> None:
     for python, message in ((str(tmp_path / "no-python"), "No such file"), ("false", "ended with 1; see")):
         with pytest.raises(InstallFailed, match=message):
             Installer("pip", python=python).make("2.13.0", tmp_path / "venv", tmp_path / "log")
 
 
-def test_the_requirements_are_those_of_the_project() -> None:
+def test_requirements_are_those_of_the_project() -> None:
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     dependencies = re.search(r"^dependencies = \[(.*?)^\]", text, re.MULTILINE | re.DOTALL)
     suites = re.search(r"^suites = (\[.*?\])", text, re.MULTILINE)

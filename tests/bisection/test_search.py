@@ -27,7 +27,7 @@ def _attempt(first: int, broken: frozenset[int], tried: list[str]) -> Callable[[
 
 
 @given(st.integers(2, 20), st.data())
-def test_the_first_that_differs_is_found(count: int, data: st.DataObject) -> None:
+def test_search_finds_the_first_different_release(count: int, data: st.DataObject) -> None:
     first = data.draw(st.integers(1, count - 1))
     tried: list[str] = []
     answer = search(NAMES[:count], _attempt(first, frozenset(), tried))
@@ -36,7 +36,7 @@ def test_the_first_that_differs_is_found(count: int, data: st.DataObject) -> Non
 
 
 @given(st.integers(2, 12), st.data())
-def test_what_cannot_be_tried_is_named_and_never_blamed(count: int, data: st.DataObject) -> None:
+def test_search_lists_untried_releases_and_never_blames_them(count: int, data: st.DataObject) -> None:
     first = data.draw(st.integers(1, count - 1))
     broken = data.draw(st.frozensets(st.integers(1, count - 1).filter(lambda number: number != count - 1)))
     answer = search(NAMES[:count], _attempt(first, broken, []))
@@ -48,7 +48,7 @@ def test_what_cannot_be_tried_is_named_and_never_blamed(count: int, data: st.Dat
     assert broken.issuperset(range(low + 1, high))
 
 
-def test_the_newest_must_be_tried_and_may_be_the_same() -> None:
+def test_search_needs_the_newest_release() -> None:
     assert search(NAMES[:4], _attempt(9, frozenset(), [])) == Answer("2.3.0", None)
     with pytest.raises(ValueError, match=r"torch 2\.3\.0 could not be tried"):
         search(NAMES[:4], _attempt(1, frozenset({3}), []))
@@ -65,7 +65,7 @@ LISTED = ["2.14.1", "2.14.0", "2.13.0+cpu", "2.13.0", "2.12.0rc1", "2.12.0", "2.
         ("2.12.0", "2.13.0+cpu", ["2.12.0", "2.13.0"]),
     ],
 )
-def test_releases_between(old: str, new: str, expected: list[str]) -> None:
+def test_between_lists_releases_in_order(old: str, new: str, expected: list[str]) -> None:
     assert between(old, new, LISTED) == expected
 
 
@@ -77,12 +77,12 @@ def test_releases_between(old: str, new: str, expected: list[str]) -> None:
         ("2.9.1", "2.12.5", r"there is no torch 2\.12\.5 here; expected 2\.9\.1, 2\.12\.0"),
     ],
 )
-def test_releases_that_are_none(old: str, new: str, message: str) -> None:
+def test_between_refuses_unknown_releases(old: str, new: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         between(old, new, LISTED)
 
 
-def test_wheels_in_a_folder(tmp_path: Path) -> None:
+def test_wheels_in_a_folder_are_listed_by_version(tmp_path: Path) -> None:
     names = ("torch-2.13.0+cpu-cp311-cp311-linux_x86_64.whl", "torch-2.9.1-cp311-cp311-linux_x86_64.whl", "torch-x.whl")
     for name in (*names, "torch-2.9.1-cp312-cp312-linux_x86_64.whl", "torchvision-0.1-py3-none-any.whl"):
         (tmp_path / name).touch()

@@ -22,7 +22,7 @@ class Pair(NamedTuple):
 
 
 @pytest.mark.parametrize("case", zoo(), ids=lambda case: case.name)
-def test_the_same_seed_makes_the_same_model_and_batch(case: Case) -> None:
+def test_seed_determines_model_and_batch(case: Case) -> None:
     one, two, other = (case.realise(seed=seed) for seed in (1, 1, 2))
     states = [result.model.state_dict() for result in (one, two, other)]
     assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
@@ -33,7 +33,7 @@ def test_the_same_seed_makes_the_same_model_and_batch(case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", zoo(), ids=lambda case: case.name)
-def test_the_zoo_is_differentiable_everywhere(case: Case) -> None:
+def test_parameters_of_the_zoo_all_get_gradients(case: Case) -> None:
     result = case.realise(seed=0)
     torch.autograd.backward(loss_of(case.loss(result.model, result.batch)))
     assert all(p.grad is not None and bool(p.grad.any()) for p in result.model.parameters())
@@ -44,7 +44,7 @@ def test_names_in_the_zoo_are_unique() -> None:
     assert len(set(names)) == len(names)
 
 
-def test_making_a_case_leaves_the_random_numbers_alone() -> None:
+def test_realise_restores_the_random_state() -> None:
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
@@ -52,7 +52,7 @@ def test_making_a_case_leaves_the_random_numbers_alone() -> None:
     assert torch.equal(torch.rand(3), expected)
 
 
-def test_a_copy_shares_nothing_and_keeps_ties() -> None:
+def test_copy_shares_no_storage_and_preserves_ties() -> None:
     class Tied(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -73,7 +73,7 @@ def test_a_copy_shares_nothing_and_keeps_ties() -> None:
     assert same.batch.data_ptr() != result.batch.data_ptr()
 
 
-def test_copy_has_empty_dicts_of_its_own() -> None:
+def test_copy_has_separate_dicts() -> None:
     shared: dict[str, Any] = {}
     with_metadata: OrderedDict[str, Any] = OrderedDict()
     with_metadata.version = 2  # type: ignore[attr-defined]  # as the result of state_dict has
@@ -94,19 +94,19 @@ def test_copy_has_empty_dicts_of_its_own() -> None:
     assert copied.names.version == 2
 
 
-def test_what_is_no_float_keeps_its_dtype() -> None:
+def test_copy_preserves_integer_dtypes() -> None:
     result = mlp().realise().on("cpu", torch.float64)
     assert result.batch["targets"].dtype == torch.int64
     assert result.batch["inputs"].dtype == torch.float64
 
 
-def test_build_must_make_a_module() -> None:
+def test_build_without_a_module_is_refused() -> None:
     case = replace(mlp(), name="odd", build=lambda: 3)  # type: ignore[arg-type,return-value]
     with pytest.raises(ValueError, match=r"case odd: build made int, not a torch\.nn\.Module"):
         case.realise()
 
 
-def test_nested_batches() -> None:
+def test_map_tensors_preserves_nested_batches() -> None:
     x = torch.ones(2)
     tree: Any = {"a": [x, (x, "kept")], "b": Pair(x, None)}
     result = map_tensors(lambda tensor: tensor + 1, tree)
@@ -126,7 +126,7 @@ def test_nested_batches() -> None:
         ({"one": torch.tensor(2.0), "two": torch.tensor([1.0])}, 3.0),
     ],
 )
-def test_what_is_differentiated(outputs: Any, expected: float) -> None:
+def test_loss_of_returns_the_sum_or_the_named_loss(outputs: Any, expected: float) -> None:
     assert loss_of(outputs).sum().item() == expected
 
 
@@ -140,7 +140,7 @@ def test_what_is_differentiated(outputs: Any, expected: float) -> None:
         ({"loss": None}, "outputs of dict without a tensor"),
     ],
 )
-def test_what_cannot_be_differentiated(outputs: Any, message: str) -> None:
+def test_loss_of_refuses_other_outputs(outputs: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         loss_of(outputs)
 
@@ -166,7 +166,7 @@ class Attributed(UserDict[str, Any]):
     ],
     ids=["user", "ordered", "default", "proxy", "namespace", "deque"],
 )
-def test_what_holds_tensors_is_copied_with_its_class(make: Callable[[Any], Any], read: Callable[[Any], Any]) -> None:
+def test_map_tensors_preserves_container_classes(make: Callable[[Any], Any], read: Callable[[Any], Any]) -> None:
     leaf = torch.ones(2, requires_grad=True)
     batch = make(leaf)
     copied = map_tensors(lambda x: x.detach().double(), batch)
@@ -175,7 +175,7 @@ def test_what_holds_tensors_is_copied_with_its_class(make: Callable[[Any], Any],
     assert [x.dtype for _, x in named_tensors(copied)] == [torch.float64] * len([*named_tensors(batch)])
 
 
-def test_an_object_among_outputs_is_left_out() -> None:
+def test_outputs_by_name_omits_objects() -> None:
     """Outputs that are objects, such as a cache of keys, are left out."""
     outputs = {"loss": torch.ones(()), "cache": SimpleNamespace(keys=torch.ones(2)), "more": [torch.zeros(1)]}
     assert list(outputs_by_name(outputs)) == ["loss", "more.0"]
@@ -193,7 +193,7 @@ def test_lengths_of_packed_sequences_stay_on_the_cpu() -> None:
     [lambda: iter([torch.ones(1)]), lambda: (x for x in (1,)), lambda: {torch.ones(1)}],
     ids=["iterator", "generator", "set"],
 )
-def test_a_batch_that_can_be_looked_into_once_is_refused(make: Callable[[], Any]) -> None:
+def test_batch_that_can_be_read_once_is_refused(make: Callable[[], Any]) -> None:
     case = Case("once", lambda: nn.Linear(1, 1), make, lambda model, batch: model(next(iter(batch))))
     with pytest.raises(
         AmpUsageError, match=r"case once: batch made a \w+, which gives its tensors once, or in any order"
@@ -201,14 +201,14 @@ def test_a_batch_that_can_be_looked_into_once_is_refused(make: Callable[[], Any]
         case.realise()
 
 
-def test_a_model_without_data_is_refused() -> None:
+def test_model_on_the_meta_device_is_refused() -> None:
     case = Case("meta", lambda: nn.Linear(1, 1, device="meta"), lambda: torch.ones(1, 1), lambda model, x: model(x))
     with pytest.raises(AmpUsageError, match="case meta: build made weight on the meta device, where it has no data"):
         case.realise()
 
 
 @pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
-def test_a_model_that_cannot_be_copied_is_made_again() -> None:
+def test_model_that_cannot_be_copied_is_built_again() -> None:
     """torch's older weight_norm keeps a computed tensor, which cannot be copied."""
     case = Case("normed", lambda: nn.utils.weight_norm(nn.Linear(3, 2)), lambda: torch.ones(1, 3), lambda m, x: m(x))
     result = case.realise(seed=3)

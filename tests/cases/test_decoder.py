@@ -9,7 +9,7 @@ from pytest_amp.cases import Attention, Decoder, DecoderSize, decoder
 
 
 @pytest.mark.parametrize("attention", Attention)
-def test_no_token_sees_a_later_one(attention: Attention) -> None:
+def test_decoder_is_causal(attention: Attention) -> None:
     model = Decoder(attention=attention)
     tokens = torch.randint(97, (2, 9))
     changed = tokens.clone()
@@ -19,7 +19,7 @@ def test_no_token_sees_a_later_one(attention: Attention) -> None:
     assert not torch.allclose(one[:, 5:], two[:, 5:], atol=1e-2)
 
 
-def test_both_ways_to_write_attention_agree() -> None:
+def test_implementations_of_attention_agree() -> None:
     result = []
     for attention in Attention:
         torch.manual_seed(0)
@@ -28,7 +28,7 @@ def test_both_ways_to_write_attention_agree() -> None:
     assert torch.allclose(result[0](tokens), result[1](tokens), atol=1e-12)
 
 
-def test_sizes() -> None:
+def test_decoder_has_the_requested_size() -> None:
     size = DecoderSize(layers=3, width=48, heads=6, vocabulary=50)
     case = decoder(size, batch=2, context=7)
     result = case.realise()
@@ -38,7 +38,7 @@ def test_sizes() -> None:
     assert len([name for name, _ in result.model.named_parameters() if name.endswith("qkv.weight")]) == 3
 
 
-def test_heads_share_the_width() -> None:
+def test_width_not_divisible_by_heads_is_refused() -> None:
     with pytest.raises(ValueError, match="a width of 10 cannot be shared by 4 heads"):
         DecoderSize(width=10, heads=4)
 

@@ -14,13 +14,13 @@ def record(release: str) -> Record:
     return read_record(FOLDER / f"torch-{release}.json.gz")
 
 
-def test_the_pages_are_those_of_the_records() -> None:
+def test_example_pages_match_their_records() -> None:
     """After a change of a report: ``python -m tests.docs.examples``, and review the changes."""
     assert [path.name for path, text in pages() if path.read_text(encoding="utf-8") != text] == []
 
 
 @pytest.mark.parametrize("release", sorted({release for pair in RELEASES for release in pair}))
-def test_a_record_is_of_its_release_and_whole(release: str) -> None:
+def test_example_record_is_complete_and_of_its_release(release: str) -> None:
     actual = record(release)
     assert str(actual.provenance["torch"]).startswith(f"{release}.")
     again = difference(actual, actual)
@@ -32,7 +32,7 @@ def names(old: str, new: str, verdict: Verdict) -> set[str]:
     return {observation.key for observation in difference(record(old), record(new)).of(verdict)}
 
 
-def test_what_is_known_to_have_changed_is_named() -> None:
+def test_examples_have_the_known_changes() -> None:
     """One operator was added in 2.14, two were removed, and one has a rule since 2.12."""
     new, gone = (names("2.13", "2.14", verdict) for verdict in (Verdict.NEW, Verdict.GONE))
     assert {"rules/cpu/bf16/aten::linalg_matrix_sqrth", "rules/fake-cuda/fp16/aten::linalg_matrix_sqrth"} <= new

@@ -108,7 +108,7 @@ def _in_a_test(block: str, number: int) -> str:
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page.name != "README.md" and _python(page)], ids=_name)
-def test_the_python_of_a_page_runs(page: Path, tmp_path: Path) -> None:
+def test_python_of_a_page_runs(page: Path, tmp_path: Path) -> None:
     blocks = [_in_a_test(block, number) for number, block in enumerate(_python(page))]
     if page.name in READ:
         for block in blocks:
@@ -151,7 +151,7 @@ def _check_calls(block: str) -> None:
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if _commands(page)], ids=_name)
-def test_the_commands_of_a_page_exist(page: Path) -> None:
+def test_commands_of_a_page_exist(page: Path) -> None:
     for words in _commands(page):
         program, *arguments = words
         if program == "make":

@@ -8,5 +8,5 @@ from tests.docs.reference import FOLDER, PAGES
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_a_page_is_as_it_would_be_made_now(page: str) -> None:
+def test_reference_page_is_up_to_date(page: str) -> None:
     assert (FOLDER / page).read_text(encoding="utf-8") == PAGES[page](), "python -m tests.docs.reference"

@@ -13,7 +13,7 @@ import pytest
 from tests.project import ROOT
 
 
-def test_every_page_is_in_the_navigation_once() -> None:
+def test_navigation_has_each_page_once() -> None:
     text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     listed = re.findall(r"[\w./-]+\.md", text.partition("nav:")[2])
     pages = [path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")]
@@ -24,7 +24,7 @@ def test_every_page_is_in_the_navigation_once() -> None:
 REPORTS = ("lab/examples/", "lab/transformers/")
 
 
-def test_every_page_says_in_its_first_sentence_whom_it_is_for() -> None:
+def test_pages_name_their_readers_in_the_first_sentence() -> None:
     pages = {path.relative_to(ROOT / "docs").as_posix(): path for path in (ROOT / "docs").rglob("*.md")}
     first = {
         name: re.sub(r"<!--.*?-->|^# .*", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE).lstrip()
@@ -35,7 +35,7 @@ def test_every_page_says_in_its_first_sentence_whom_it_is_for() -> None:
     assert [name for name, text in first.items() if not re.match(r"For [^.]*?[:,]", text)] == []
 
 
-def test_it_builds(tmp_path: Path) -> None:
+def test_site_builds_without_warnings(tmp_path: Path) -> None:
     if importlib.util.find_spec("material") is None:
         pytest.skip("mkdocs-material is in the dependency group docs, and ci.yml builds the site")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]

@@ -65,7 +65,7 @@ def _typed(arguments: list[str]) -> list[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_a_page(page: Path, tmp_path: Path) -> None:
+def test_snippets_of_a_page_run(page: Path, tmp_path: Path) -> None:
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST_", "CUDA_"))}
     environment |= {"PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
     folder = tmp_path / "project"
@@ -89,7 +89,7 @@ def test_a_page(page: Path, tmp_path: Path) -> None:
     assert ran or page.stem in ("gate-pull-requests", "nightly-gate", "find-the-release", "support-a-release")
 
 
-def test_workflows_in_the_pages_are_yaml_and_name_inputs_that_exist() -> None:
+def test_workflows_in_the_pages_name_existing_inputs() -> None:
     yaml = pytest.importorskip("yaml", reason="pyyaml is in the dependency group test")
     action = yaml.safe_load((ROOT / ".github/actions/amp-gate/action.yml").read_text(encoding="utf-8"))
     workflow = yaml.safe_load((ROOT / ".github/workflows/gpu.yml").read_text(encoding="utf-8"))
@@ -112,7 +112,7 @@ def test_workflows_in_the_pages_are_yaml_and_name_inputs_that_exist() -> None:
     assert count >= 3
 
 
-def test_bisects_arguments_exist() -> None:
+def test_arguments_of_bisect_in_the_pages_exist() -> None:
     from pytest_amp.cli import _parser
 
     text = (ROOT / "docs" / "how-to" / "find-the-release.md").read_text(encoding="utf-8")

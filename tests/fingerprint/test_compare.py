@@ -10,7 +10,7 @@ from pytest_amp.fingerprint.dtypes import Calls, joined, matches
 LOW, SAME, NONE = "fp32 low | low low", "fp32 low | =", "not: needs a real device"
 
 
-def test_four_calls_are_written_in_short() -> None:
+def test_calls_are_abbreviated() -> None:
     assert str(Calls("fp32", "low", "fp32", "low")) == SAME
     assert str(Calls("fp32", "error", "low,fp32", "banned")) == "fp32 error | low,fp32 banned"
     assert joined([LOW, SAME, LOW]) == f"{SAME} x1; {LOW} x2"
@@ -39,7 +39,7 @@ def test_four_calls_are_written_in_short() -> None:
         (f"fp32 ? | low low x4; {SAME} x2; {LOW} x2", f"{SAME} x3; {LOW} x5", False),
     ],
 )
-def test_what_cannot_be_seen_is_like_anything_and_nothing_else_is(one: str, other: str, *, same: bool) -> None:
+def test_unknown_dtype_matches_any_other(one: str, other: str, *, same: bool) -> None:
     assert matches(one, other) is same
     assert matches(other, one) is same
 
@@ -67,7 +67,7 @@ def test_what_cannot_be_seen_is_like_anything_and_nothing_else_is(one: str, othe
         ({LOW}, NOT_HERE, None),
     ],
 )
-def test_an_entry_changes_is_new_or_is_gone(
+def test_difference_has_the_kind_of_change(
     before: set[str | None] | None, now: str | None, change: Change | None
 ) -> None:
     expected = {} if before is None else {"op": before}
@@ -75,7 +75,7 @@ def test_an_entry_changes_is_new_or_is_gone(
     assert [difference.change for difference in differences(expected, observed)] == ([] if change is None else [change])
 
 
-def test_a_difference_names_the_entry_before_and_now() -> None:
+def test_difference_names_the_entry_before_and_now() -> None:
     (actual,) = differences({"cov": {LOW}, "mm": {LOW}}, {"cov": SAME, "mm": LOW})
     assert actual == Difference("cov", Change.CHANGED, LOW, SAME)
     assert str(actual) == f"cov: {LOW} -> {SAME}"

@@ -32,7 +32,7 @@ def _lines(known: Fingerprints) -> list[str]:
     return [line for line in write(known).splitlines() if line and not line.startswith(("#", "measured "))]
 
 
-def test_what_is_the_same_everywhere_is_one_line() -> None:
+def test_equal_fingerprints_are_one_line() -> None:
     known = _known(
         **_both("cpu", "2_6", addmm=LOW), **_both("cuda", "2_6", addmm=LOW), **_both("cpu", "2_13", addmm=LOW)
     )
@@ -41,7 +41,7 @@ def test_what_is_the_same_everywhere_is_one_line() -> None:
     assert _lines(known) == [f"addmm: {LOW}"]
 
 
-def test_devices_dtypes_and_releases_that_differ_have_lines_of_their_own() -> None:
+def test_different_devices_dtypes_and_releases_have_separate_lines() -> None:
     known = _known(
         **_both("cpu", "2_6", a=SAME, b=SAME, c=SAME),
         **_both("cpu", "2_13", a=LOW, b=SAME),
@@ -63,32 +63,32 @@ def test_devices_dtypes_and_releases_that_differ_have_lines_of_their_own() -> No
     assert (again.known, again.measured) == (known.known, known.measured)
 
 
-def test_a_measured_release_has_just_its_own() -> None:
+def test_measured_release_expects_its_own_entries() -> None:
     known = _known(**_both("cpu", "2_6", a=SAME, gone=SAME), **_both("cpu", "2_13", a=LOW))
     assert known.expected("cpu", "bf16", "2.6.1") == {"a": {SAME}, "gone": {SAME}}
     assert known.expected("cpu", "bf16", "2.13.0+cu130") == {"a": {LOW}}
     assert known.covers("cpu", "2.13.1")
 
 
-def test_between_two_either_of_them_holds() -> None:
+def test_release_between_two_measured_ones_may_match_either() -> None:
     known = _known(**_both("cpu", "2_6", a=SAME, gone=SAME), **_both("cpu", "2_13", a=LOW))
     assert known.expected("cpu", "bf16", "2.9.0") == {"a": {SAME, LOW}, "gone": {SAME, None}}
     assert not known.covers("cpu", "2.9.0")
 
 
-def test_a_newer_release_is_held_against_the_last() -> None:
+def test_newer_release_is_compared_with_the_last() -> None:
     known = _known(**_both("cpu", "2_6", a=SAME), **_both("cpu", "2_13", a=LOW))
     assert known.expected("cpu", "fp16", "2.14.0.dev20260101") == {"a": {LOW}}
     assert not known.covers("cpu", "2.14.0")
     assert known.expected("hpu", "bf16", "2.13.0") == {}
 
 
-def test_an_older_release_is_refused() -> None:
+def test_older_release_is_refused() -> None:
     with pytest.raises(ValueError, match=r"of cpu are known from torch 2\.6 on, this is 2\.5\.1"):
         _known(**_both("cpu", "2_6", a=SAME)).expected("cpu", "bf16", "2.5.1")
 
 
-def test_a_real_device_gives_what_a_fake_one_does_but_for_its_own_lines() -> None:
+def test_real_device_inherits_entries_of_its_fake() -> None:
     known = _known(**_both("cuda", "2_13", a=SAME, b=SAME))
     known.replace("real-cuda", "bf16", "2.13.0", {"b": FULL})
     assert _lines(known) == [f"a: {SAME}", f"b: {SAME}", f"b real-cuda bf16: {FULL}"]
@@ -100,7 +100,7 @@ def test_a_real_device_gives_what_a_fake_one_does_but_for_its_own_lines() -> Non
         known.replace("real-cuda", "bf16", "2.14.0", {"b": FULL})
 
 
-def test_on_a_release_without_a_real_device_either_may_hold() -> None:
+def test_release_without_a_real_device_may_match_either() -> None:
     known = _known(**_both("cuda", "2_11", a=SAME, b=SAME), **_both("cuda", "2_13", a=LOW, b=SAME))
     assert known.expected("cuda", "bf16", "2.13.0", real=True) == {}
     known.replace("real-cuda", "bf16", "2.11.0", {"b": FULL})
@@ -110,7 +110,7 @@ def test_on_a_release_without_a_real_device_either_may_hold() -> None:
         assert not known.covers("cuda", release, real=True)
 
 
-def test_on_a_release_without_a_real_device_samples_may_differ_by_kernel() -> None:
+def test_release_without_a_real_device_may_mix_samples() -> None:
     known = _known(**_both("cuda", "2_14", a=LOW, b=LOW), **_both("cuda", "2_15", a=LOW, b=LOW))
     known.replace("real-cuda", "bf16", "2.14.0", {"a": SAME, "b": f"{NOT}raises NotImplementedError"})
     for release, changed in (("2.14.0", ["a"]), ("2.15.0", [])):
@@ -121,14 +121,14 @@ def test_on_a_release_without_a_real_device_samples_may_differ_by_kernel() -> No
     assert [difference.name for difference in neither] == ["a", "b"]
 
 
-def test_what_only_a_real_device_gives_has_a_line_for_it_alone() -> None:
+def test_entry_of_a_real_device_alone_has_its_own_line() -> None:
     known = _known(**_both("cpu", "2_13", a=FULL), **_both("cuda", "2_13", a=SAME))
     for dtype in ("bf16", "fp16"):
         known.replace("real-cuda", dtype, "2.13.0", {"a": FULL})
     assert _lines(known) == [f"a cpu: {FULL}", f"a cuda: {SAME}", f"a real-cuda: {FULL}"]
 
 
-def test_every_disagreement_of_a_real_device_has_its_reason() -> None:
+def test_entries_of_real_devices_have_reasons() -> None:
     known = load()
     real = {
         (name, place[0]) for name, places in known.known.items() for place in places if place[0].startswith("real-")
@@ -137,7 +137,7 @@ def test_every_disagreement_of_a_real_device_has_its_reason() -> None:
     assert real == {key for key in known.reasons if key[1].startswith("real-")}
 
 
-def test_a_reason_stays_with_its_line() -> None:
+def test_reason_is_written_with_its_line() -> None:
     text = write(
         parse(
             "measured cpu 2.13\nmeasured cuda 2.13\nmeasured real-cuda 2.13\n"
@@ -147,7 +147,7 @@ def test_a_reason_stays_with_its_line() -> None:
     assert text.endswith(f"a: {SAME}\na real-cuda: {FULL}  # its own kernel\n")
 
 
-def test_measuring_again_replaces_what_was_known_of_the_release() -> None:
+def test_second_measurement_replaces_the_release() -> None:
     known = _known(**_both("cpu", "2_13", a=SAME, b=SAME))
     known.replace("cpu", "bf16", "2.13.1", {"a": LOW})
     assert known.measured == {"cpu": ["2.13"]}
@@ -164,16 +164,16 @@ def test_measuring_again_replaces_what_was_known_of_the_release() -> None:
         ("addmm: fp32 low | =\naddmm cpu: fp32 low | =", "line 3: addmm on cpu-bf16-2.13 is given twice"),
     ],
 )
-def test_a_malformed_line_is_named(line: str, problem: str) -> None:
+def test_malformed_line_is_refused_with_its_number(line: str, problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         parse(f"measured cpu 2.13\n{line}")
 
 
-def test_the_release_of_a_version() -> None:
+def test_short_release_omits_patch_and_build() -> None:
     assert [short_release(v) for v in ("2.13.0", "2.6.0+cu124", "2.15.0.dev20260101+cpu")] == ["2.13", "2.6", "2.15"]
 
 
-def test_the_file_of_the_package_is_as_it_would_be_written() -> None:
+def test_file_of_the_package_is_up_to_date() -> None:
     from tools.fingerprints.update import carried
 
     assert write(load()) == carried().read_text(encoding="utf-8")
@@ -195,7 +195,7 @@ def _counts(device_type: str, dtype: str) -> tuple[int, int, int, int]:
 
 
 @pytest.mark.parametrize("device_type", ["cpu", "cuda", "xpu", "mps", "mtia"])
-def test_the_counts_in_the_docs_are_those_of_the_file(device_type: str) -> None:
+def test_counts_in_the_docs_are_those_of_the_file(device_type: str) -> None:
     page = (ROOT / "docs" / "lab" / "measured.md").read_text(encoding="utf-8")
     bf16, fp16 = (_counts(device_type, dtype) for dtype in ("bf16", "fp16"))
     device = device_type if device_type == "cpu" else f"fake:{device_type}"
@@ -203,7 +203,7 @@ def test_the_counts_in_the_docs_are_those_of_the_file(device_type: str) -> None:
     assert f"| {device} | {' | '.join(map(str, bf16))} |" in page
 
 
-def test_the_package_knows_every_pinned_release() -> None:
+def test_file_of_the_package_has_every_pinned_release() -> None:
     known = load()
     assert {"2.6", "2.13", load_spec().last} <= set(known.measured["cpu"])
     for device_type in ("cpu", "cuda", "xpu", "mps", "mtia"):

@@ -26,11 +26,11 @@ from pytest_amp.fingerprint.groups import GROUPS, group_of
         ("nn.Transformer", "modules.t-z"),
     ],
 )
-def test_group_of(name: str, group: str) -> None:
+def test_group_follows_the_name(name: str, group: str) -> None:
     assert group_of(name) == group
 
 
-def test_every_name_has_a_group_and_every_group_has_names() -> None:
+def test_groups_cover_all_names_and_none_is_empty() -> None:
     letters = [f"{prefix}{letter}" for letter in string.ascii_letters for prefix in ("", "nn.", "nn.functional.", "_")]
     assert {group_of(name) for name in letters} <= set(GROUPS)
     assert {group_of(name) for name in load().known} == set(GROUPS)

@@ -23,7 +23,7 @@ def sweep() -> Iterator[FingerprintSweep]:
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("name", ["planted_asserts", "planted_illegal_address"])
-def test_a_poisoned_device_costs_one_sample_which_is_named(sweep: FingerprintSweep, name: str, dtype: str) -> None:
+def test_poisoned_device_loses_one_sample(sweep: FingerprintSweep, name: str, dtype: str) -> None:
     """Samples and entries before it and after it are observed, in a new process."""
     cuda = find_device("cuda")
     assert sweep.fingerprint("addmm", cuda, dtype) == "fp32 low | low low"

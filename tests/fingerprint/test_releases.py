@@ -46,19 +46,19 @@ def test_new_and_gone_entries_are_recorded_on_a_newer_release(project: Project) 
     assert observed["fingerprint/cpu/bf16/signal.windows.nuttall"] == "fp32 fp32 | ="
 
 
-def test_they_fail_on_a_newer_release_if_strict(project: Project) -> None:
+def test_new_and_gone_entries_fail_on_a_newer_release_if_strict(project: Project) -> None:
     result = _run(project, "--amp-strict", newer=True)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines(["*new: signal.windows.nuttall, gone: signal.windows.of_yore*"])
 
 
-def test_they_fail_on_a_release_that_the_file_knows(project: Project) -> None:
+def test_new_and_gone_entries_fail_on_a_measured_release(project: Project) -> None:
     result = _run(project, newer=False)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines(["*new: signal.windows.nuttall, gone: signal.windows.of_yore*"])
 
 
-def test_another_dtype_fails_on_a_newer_release_and_names_the_entry(project: Project) -> None:
+def test_changed_dtype_fails_on_a_newer_release(project: Project) -> None:
     result = _run(project, newer=True, change=CHANGE)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines(
@@ -70,20 +70,20 @@ def test_another_dtype_fails_on_a_newer_release_and_names_the_entry(project: Pro
     )
 
 
-def test_what_cannot_be_looked_at_is_red(project: Project) -> None:
+def test_operators_that_cannot_be_examined_are_red(project: Project) -> None:
     result = _fingerprint(project, "-p", "tests.fingerprint.no_operators")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.assert_outcomes(failed=2)
     result.stdout.fnmatch_lines(["AmpFailure: the operators of torch * cannot be examined: *common_methods_*"])
 
 
-def test_it_is_skipped_where_the_sweep_may_be_missing(project: Project) -> None:
+def test_operators_that_cannot_be_examined_are_skipped_if_allowed(project: Project) -> None:
     result = _fingerprint(project, "-p", "tests.fingerprint.no_operators", "--amp-allow-missing=sweep")
     result.assert_outcomes(skipped=2)
     assert (result.ret, red(result)) == (pytest.ExitCode.OK, [])
     result.stdout.fnmatch_lines(["*missing, as --amp-allow-missing allows: the operators of torch *common_methods_*"])
 
 
-def test_and_only_where_the_sweep_may(project: Project) -> None:
+def test_operators_that_cannot_be_examined_are_red_with_other_allowances(project: Project) -> None:
     result = _fingerprint(project, "-p", "tests.fingerprint.no_operators", "--amp-allow-missing=device,dtype,baseline")
     assert result.ret == pytest.ExitCode.TESTS_FAILED

@@ -12,12 +12,12 @@ def _sample(*args: object, **kwargs: object) -> Sample:
     return Sample(args, kwargs)
 
 
-def test_sizes_alone_make_no_kind() -> None:
+def test_samples_that_differ_in_size_alone_are_one_kind() -> None:
     samples = [_sample(torch.ones(size, size)) for size in (2, 3, 5)]
     assert chosen(samples, 10) == samples[:1]
 
 
-def test_what_may_decide_on_a_dtype_does() -> None:
+def test_samples_that_may_differ_in_dtype_are_all_chosen() -> None:
     x = torch.ones(2, 2)
     samples = [
         _sample(x),
@@ -34,14 +34,14 @@ def test_what_may_decide_on_a_dtype_does() -> None:
     assert chosen(samples, 20) == samples
 
 
-def test_kinds_come_before_numbers_and_all_of_it_in_order() -> None:
+def test_samples_of_different_kinds_are_chosen_first() -> None:
     x = torch.ones(2)
     samples = [*(_sample(x, number) for number in range(6)), _sample(x, "last")]
     assert chosen(samples, 3) == [samples[0], samples[1], samples[-1]]
     assert chosen(samples, 20) == samples
 
 
-def test_a_modules_constructor_counts() -> None:
+def test_constructor_arguments_of_a_module_make_a_kind() -> None:
     forward = _sample(torch.ones(2))
     samples = [ModuleSample(_sample(bias=bias), forward) for bias in (True, True, False)]
     assert chosen(samples, 5) == [samples[0], samples[2]]

@@ -23,21 +23,21 @@ def sweep() -> Iterator[FingerprintSweep]:
     result.close()
 
 
-def test_every_entry_is_named_once(sweep: FingerprintSweep) -> None:
+def test_entries_have_unique_names(sweep: FingerprintSweep) -> None:
     names = sweep.entries(CPU)
     assert len(names) == len(set(names)) > 700
     assert {"addmm", "linalg.pinv.singular", "nn.functional.rms_norm", "nn.Linear", "planted_killed"} <= set(names)
     assert sweep.entries(CUDA) is names
 
 
-def test_rules_show_in_what_comes_out(sweep: FingerprintSweep) -> None:
+def test_fingerprint_shows_rules(sweep: FingerprintSweep) -> None:
     assert sweep.fingerprint("addmm", CPU, "bfloat16") == "fp32 low | low low"
     assert sweep.fingerprint("exp", CUDA, "float16") == "fp32 low | fp32 fp32"
     assert sweep.fingerprint("nn.functional.binary_cross_entropy", CUDA, "float16") == "fp32 low | banned banned"
     assert sweep.fingerprint("nn.Linear", CUDA, "bfloat16") == "fp32 low | low low"
 
 
-def test_what_comes_through_composites_shows(sweep: FingerprintSweep) -> None:
+def test_fingerprint_shows_rules_inside_composite_operators(sweep: FingerprintSweep) -> None:
     assert sweep.fingerprint("cov", CPU, "bfloat16") == "fp32 low | low low"
     assert sweep.fingerprint("cov", CUDA, "bfloat16") == "fp32 low | low low"
     assert sweep.fingerprint("linalg.pinv", CPU, "bfloat16").endswith("| low error")
@@ -47,7 +47,7 @@ def test_what_comes_through_composites_shows(sweep: FingerprintSweep) -> None:
 @pytest.mark.parametrize(
     ("name", "how"), [("planted_killed", "died of SIGSEGV"), ("planted_exits", "ended with status 7")]
 )
-def test_a_sample_that_ends_the_process_is_named_and_the_others_are_seen(
+def test_sample_that_ends_the_process_is_the_only_loss(
     sweep: FingerprintSweep, name: str, how: str
 ) -> None:
     del sweep.losses[:]
@@ -57,7 +57,7 @@ def test_a_sample_that_ends_the_process_is_named_and_the_others_are_seen(
     assert sweep.fingerprint("addmm", CPU, "bfloat16") == "fp32 low | low low"
 
 
-def test_a_sample_that_hangs_is_named_and_the_others_are_seen() -> None:
+def test_sample_that_hangs_is_the_only_loss() -> None:
     sweep = FingerprintSweep(modules=["tests.fingerprint.planted_entries"], path=sys.path, timeout=60)
     sweep.entries(CPU)
     (process,) = sweep._processes.values()
@@ -68,36 +68,36 @@ def test_a_sample_that_hangs_is_named_and_the_others_are_seen() -> None:
     sweep.close()
 
 
-def test_an_error_of_a_device_that_is_no_accelerator_ends_no_process(sweep: FingerprintSweep) -> None:
+def test_device_error_on_a_fake_device_ends_no_process(sweep: FingerprintSweep) -> None:
     assert sweep.fingerprint("planted_raises", CUDA, "bfloat16") == "fp32 low | = x1; fp32 low | low low x1"
 
 
-def test_what_a_build_or_a_machine_lacks_says_nothing_of_torch(sweep: FingerprintSweep) -> None:
+def test_missing_library_of_the_machine_is_not_a_fingerprint(sweep: FingerprintSweep) -> None:
     for name in ("planted_without_magma", "planted_without_compiler"):
         assert sweep.fingerprint(name, CPU, "bfloat16") == NOT_HERE
     assert sweep.fingerprint("planted_without_kernel", CPU, "bfloat16") != NOT_HERE
 
 
-def test_an_entry_that_is_not_there_is_an_error(sweep: FingerprintSweep) -> None:
+def test_unknown_entry_is_refused(sweep: FingerprintSweep) -> None:
     with pytest.raises(ExaminationFailed, match="tests no nothing"):
         sweep.fingerprint("nothing", CPU, "bfloat16")
 
 
-def test_entries_that_are_no_longer_what_they_were_cannot_be_looked_at() -> None:
+def test_changed_interface_of_entries_is_reported() -> None:
     sweep = FingerprintSweep(modules=["tests.fingerprint.changed_entries"], path=sys.path)
     with pytest.raises(NoEntries, match=r"no .*common_methods_invocations.op_db as it was \(AttributeError"):
         sweep.entries(CPU)
     sweep.close()
 
 
-def test_without_torchs_own_tests_nothing_can_be_looked_at() -> None:
+def test_missing_tests_of_torch_are_reported() -> None:
     sweep = FingerprintSweep(modules=["tests.fingerprint.no_operators"], path=sys.path)
     with pytest.raises(NoEntries, match=r"no usable .*common_methods_invocations.op_db "):
         sweep.entries(CPU)
     sweep.close()
 
 
-def test_without_expecttest_the_entries_are_the_same() -> None:
+def test_entries_are_the_same_without_expecttest() -> None:
     pytest.importorskip("expecttest")
     with_it, without = (
         FingerprintSweep(modules=modules, path=sys.path) for modules in ([], ["tests.fingerprint.no_expecttest"])

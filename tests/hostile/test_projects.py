@@ -44,7 +44,7 @@ def test_plain():
     ],
     ids=" ".join,
 )
-def test_switches(project: Project, switches: tuple[str, ...]) -> None:
+def test_plugin_passes_under_switches_of_pytest(project: Project, switches: tuple[str, ...]) -> None:
     project.write(test_it=OBSERVING)
     result = project.apart(*ON_CPU, "-p", "no:asyncio", "--amp-record=new.json", *switches)  # it warns of its defaults
     assert result.ret == 0, result.stdout.str() + result.stderr.str()
@@ -52,7 +52,7 @@ def test_switches(project: Project, switches: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("switches", [("-W", "error"), ("--import-mode=importlib",)], ids=" ".join)
-def test_a_suite_under_the_same_switches(project: Project, switches: tuple[str, ...]) -> None:
+def test_suite_passes_under_switches_of_pytest(project: Project, switches: tuple[str, ...]) -> None:
     result = project.apart(
         *ON_CPU,
         "-p",
@@ -66,7 +66,7 @@ def test_a_suite_under_the_same_switches(project: Project, switches: tuple[str, 
 
 
 @pytest.mark.parametrize("name", ["mit Leerzeichen", "Größe-模型-🔥 a'b\"c per%cent"])
-def test_paths(project: Project, name: str) -> None:
+def test_unusual_paths_are_accepted(project: Project, name: str) -> None:
     project.file(f"{name}/test_it.py", OBSERVING)
     result = project.apart(*ON_CPU, f"--amp-record={name}.json", f"--amp-report=md:{name}.md", f"./{name}")
     assert (result.ret, red(result)) == (0, []), result.stdout.str()
@@ -75,7 +75,7 @@ def test_paths(project: Project, name: str) -> None:
     assert (again.ret, red(again)) == (0, [])
 
 
-def test_an_encoding_that_lacks_what_is_printed(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_output_in_ascii_does_not_crash(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONIOENCODING", "ascii")
     monkeypatch.setenv("LC_ALL", "C")
     project.write(test_it="def test_it(amp):\n    amp.observe('größe', 1, kind='count')\n    assert 'ü' == 'u', '模'\n")
@@ -99,7 +99,7 @@ def test_loudness(amp):
 """
 
 
-def test_a_project_with_its_own_fixture_amp(project: Project) -> None:
+def test_fixture_amp_of_a_project_replaces_the_plugins(project: Project) -> None:
     """The project's own fixture wins: its tests keep their ids, torch is not imported, and nothing is counted."""
     project.write(
         test_own=OWN_FIXTURE, test_torch="import sys\n\n\ndef test_it():\n    assert 'torch' not in sys.modules"
@@ -110,13 +110,13 @@ def test_a_project_with_its_own_fixture_amp(project: Project) -> None:
     assert summary(result) == []
 
 
-def test_both_fixtures_in_one_project(project: Project) -> None:
+def test_both_fixtures_amp_work_in_one_project(project: Project) -> None:
     project.write(test_own=OWN_FIXTURE, test_it=OBSERVING)
     result = project.here(*ON_CPU, "--collect-only", "-q")
     assert sorted(ids(result)) == ["cpu-bf16", "cpu-bf16-2", "cpu-bf16-3", "test_loudness", "test_plain"]
 
 
-def test_a_fixture_that_wraps_ours(project: Project) -> None:
+def test_fixture_that_wraps_amp_can_observe(project: Project) -> None:
     project.write(
         conftest="import pytest\n\n\n@pytest.fixture\ndef amp(amp):\n    amp.observe('seen', 1, kind='count')\n"
         "    return amp\n",
@@ -127,7 +127,7 @@ def test_a_fixture_that_wraps_ours(project: Project) -> None:
     assert set(project.observed("new.json")) == {"project/cpu/bf16/seen", "project/cpu/bf16/x"}
 
 
-def test_a_project_with_its_own_options_of_the_same_kind(project: Project) -> None:
+def test_option_amp_of_a_project_is_not_an_abbreviation(project: Project) -> None:
     """`--amp` of another tool is not read as an abbreviation, and its marker amp, which clashes, is reported."""
     project.write(
         conftest="def pytest_addoption(parser):\n    parser.addoption('--amp', action='store_true')\n",
@@ -157,7 +157,7 @@ def _needs(module: str) -> None:
 
 
 @pytest.mark.parametrize("module", NEIGHBOURS)
-def test_neighbours(project: Project, module: str) -> None:
+def test_plugin_passes_with_other_plugins(project: Project, module: str) -> None:
     _needs(module)
     project.write(test_it=OBSERVING)
     switches = (*NEIGHBOURS[module], "-n", "1", "--amp-record=new.json")
@@ -166,7 +166,7 @@ def test_neighbours(project: Project, module: str) -> None:
     assert project.observed("new.json") == {f"project/cpu/bf16/size {size}": size for size in (2, 3)}
 
 
-def test_seeds_are_ours_under_randomly(project: Project) -> None:
+def test_seed_of_the_plugin_overrides_that_of_randomly(project: Project) -> None:
     """pytest-randomly reseeds torch before each test; the guard seeds after it, so that inputs stay the same."""
     _needs("pytest_randomly")
     project.write(
@@ -198,7 +198,7 @@ def test_red(amp):
 """
 
 
-def test_a_rerun_counts_once(project: Project) -> None:
+def test_rerun_test_is_counted_once(project: Project) -> None:
     _needs("pytest_rerunfailures")
     project.write(test_it=FLAKY)
     result = project.pytester.runpytest_subprocess(*LOADED, *ON_CPU, "--reruns=1", "--amp-record=new.json", timeout=120)
@@ -229,7 +229,7 @@ def pytest_generate_tests(metafunc):
 
 
 @pytest.mark.parametrize("workers", ["0", "1"])
-def test_repetitions_are_one_test(project: Project, workers: str) -> None:
+def test_repetitions_are_recorded_as_one_test(project: Project, workers: str) -> None:
     """Observations of repetitions have one key, and one value; a fact that varies is red."""
     project.write(conftest=REPEATED, test_it=OBSERVING)
     run = project.here if workers == "0" else project.apart
@@ -247,7 +247,7 @@ def test_repetitions_are_one_test(project: Project, workers: str) -> None:
     assert line.startswith("project/cpu/bf16/x: observed by test_it.py::test_it[")
 
 
-def test_a_time_out_is_a_failure_that_is_counted(project: Project) -> None:
+def test_timeout_of_another_plugin_is_counted_as_a_failure(project: Project) -> None:
     _needs("pytest_timeout")
     project.write(
         test_it="import time\n\n\ndef test_it(amp):\n    time.sleep(60)\n\n\ndef test_other(amp):\n    pass\n"
@@ -257,7 +257,7 @@ def test_a_time_out_is_a_failure_that_is_counted(project: Project) -> None:
     assert "ran       cpu-bf16  project 1 + 1 failed" in summary(result)
 
 
-def test_coroutines(project: Project) -> None:
+def test_coroutine_tests_pass(project: Project) -> None:
     _needs("pytest_asyncio")
     project.write(
         test_it="import torch\n\n\nasync def test_it(amp):\n    with amp.autocast():\n"
@@ -267,7 +267,7 @@ def test_coroutines(project: Project) -> None:
     result.assert_outcomes(passed=1)
 
 
-def test_a_folder_in_which_nothing_can_be_made(project: Project, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_read_only_folder_passes_without_a_record(project: Project, tmp_path_factory: pytest.TempPathFactory) -> None:
     project.write(test_it=OBSERVING)
     scratch = tmp_path_factory.mktemp("scratch")
     command = [sys.executable, "-m", "pytest", *LOADED, *ON_CPU, f"--basetemp={scratch / 'base'}"]

@@ -39,7 +39,7 @@ def _in_front(project: Project, monkeypatch: pytest.MonkeyPatch, **sources: str)
 
 
 @pytest.mark.parametrize(("kind", "workers"), [*((kind, "0") for kind in BROKEN), ("driver", "1")])
-def test_a_torch_that_cannot_be_imported(
+def test_torch_that_cannot_be_imported_is_reported_in_one_line(
     project: Project, monkeypatch: pytest.MonkeyPatch, kind: str, workers: str
 ) -> None:
     _in_front(project, monkeypatch, **{"torch/__init__.py": BROKEN[kind]})
@@ -55,14 +55,14 @@ def test_a_torch_that_cannot_be_imported(
     assert "INTERNALERROR" not in text
 
 
-def test_a_torch_that_ends_the_process(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torch_that_ends_the_process_is_red(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ending the process cannot be caught; the controller lives, and is red."""
     _in_front(project, monkeypatch, **{"torch/__init__.py": "import os\nos._exit(7)"})
     project.write(test_it=AMP)
     assert project.fresh("-n", "1", "--amp-device=cpu").ret not in (0, 5)
 
 
-def test_torch_without_numpy(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checks_pass_without_numpy(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     _in_front(project, monkeypatch, **{"sitecustomize.py": WITHOUT_NUMPY})
     project.write(
         test_it="""
@@ -83,7 +83,7 @@ def test_it(amp):
     assert (result.ret, red(result)) == (0, [])
 
 
-def test_what_is_wrong_with_the_options_is_told_before_torch_is_missed(
+def test_wrong_option_is_reported_before_a_missing_torch(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _in_front(project, monkeypatch, **{"torch/__init__.py": BROKEN["none"]})

@@ -37,7 +37,7 @@ def _names(wheel: Path) -> list[str]:
         return archive.namelist()
 
 
-def test_every_file_of_the_packages_is_in_the_wheel_and_nothing_else(wheel: Path) -> None:
+def test_wheel_has_exactly_the_files_of_the_packages(wheel: Path) -> None:
     expected = {re.sub("^(suites|docs/findings)/", _in_the_package, name) for name in SOURCES}
     names = {name for name in _names(wheel) if ".dist-info/" not in name}
     assert names == expected
@@ -61,7 +61,7 @@ def test_wheel_needs_nothing_of_the_checkout() -> None:
     assert {name: actual for name, actual in named.items() if actual} == {}
 
 
-def test_metadata(wheel: Path) -> None:
+def test_metadata_has_extras_and_entry_points(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
         (entry,) = [name for name in archive.namelist() if name.endswith(".dist-info/entry_points.txt")]
@@ -74,7 +74,7 @@ def test_metadata(wheel: Path) -> None:
     assert "pytest-amp = pytest_amp.cli:main" in entries
 
 
-def test_every_extra_that_a_message_names_exists(wheel: Path) -> None:
+def test_extras_named_in_messages_exist(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
         extras = set(email.message_from_bytes(archive.read(name)).get_all("Provides-Extra", ()))
@@ -85,7 +85,7 @@ def test_every_extra_that_a_message_names_exists(wheel: Path) -> None:
     assert named <= extras
 
 
-def test_the_source_distribution_has_all_that_its_tests_need(sdist: Path) -> None:
+def test_source_distribution_has_the_files_of_its_tests(sdist: Path) -> None:
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert set(SOURCES) <= names
@@ -97,7 +97,7 @@ def test_the_source_distribution_has_all_that_its_tests_need(sdist: Path) -> Non
     assert not [name for name in names if "__pycache__" in name or name.startswith((".gpu", ".git/", ".venv"))]
 
 
-def test_a_wheel_from_the_source_distribution_is_the_wheel_from_the_checkout(
+def test_wheel_of_the_source_distribution_equals_that_of_the_checkout(
     sdist: Path, wheel: Path, tmp_path: Path
 ) -> None:
     """Compare byte by byte: a build depends on its sources, and on neither the time nor the place."""
@@ -128,7 +128,7 @@ def _ids(output: str) -> list[str]:
     return sorted(re.findall(r"^(?:\S*/)?(\w+/test_\w+\.py::.*)$", output, re.MULTILINE))
 
 
-def test_the_suites_have_the_ids_of_the_checkout(unpacked: Path, tmp_path: Path) -> None:
+def test_installed_suites_have_the_ids_of_the_checkout(unpacked: Path, tmp_path: Path) -> None:
     """Run in an empty folder; each family is collected, torch is imported twice, and no check runs."""
     arguments = ["--amp-device=cpu", "--amp-dtype=bf16", "--collect-only"]
     installed = _run(["--pyargs", "pytest_amp.suites", *arguments], unpacked, tmp_path)
@@ -138,7 +138,7 @@ def test_the_suites_have_the_ids_of_the_checkout(unpacked: Path, tmp_path: Path)
 
 
 @pytest.mark.parametrize("where", ["rules/test_joins", "scaler/test_scale", "semantics/test_region"])
-def test_the_suites_observe_under_the_keys_of_the_checkout(where: str, unpacked: Path, tmp_path: Path) -> None:
+def test_installed_suites_record_the_keys_of_the_checkout(where: str, unpacked: Path, tmp_path: Path) -> None:
     first, second = tmp_path / "installed.json", tmp_path / "checkout.json"
     common = ["--amp-device=cpu", "--amp-dtype=bf16"]
     _run(
@@ -155,7 +155,7 @@ def test_the_suites_observe_under_the_keys_of_the_checkout(where: str, unpacked:
 
 
 @pytest.mark.parametrize("program", ["pytest-amp", "module"])
-def test_the_command_of_the_wheel(program: str, unpacked: Path, tmp_path: Path) -> None:
+def test_installed_command_runs(program: str, unpacked: Path, tmp_path: Path) -> None:
     """Call the command by either name; the doctor tells how to run the suites of a wheel."""
     command = [str(unpacked / "bin" / program)] if program == "pytest-amp" else [sys.executable, "-m", "pytest_amp"]
     for arguments, output in (
@@ -168,7 +168,7 @@ def test_the_command_of_the_wheel(program: str, unpacked: Path, tmp_path: Path) 
         assert output in done.stdout
 
 
-def test_every_command_is_in_the_wheel(unpacked: Path, tmp_path: Path) -> None:
+def test_installed_commands_all_have_help(unpacked: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pytest_amp"]
     names = re.findall(r"^ {4}(\w+)", _called([*command, "--help"], unpacked, tmp_path).stdout, re.MULTILINE)
     assert {"init", "finding", "rules", "show", "diff", "doctor", "calibrate", "bisect"} <= {*names}
@@ -177,7 +177,7 @@ def test_every_command_is_in_the_wheel(unpacked: Path, tmp_path: Path) -> None:
         assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_calibration_writes_nothing_into_what_is_installed(unpacked: Path, tmp_path: Path) -> None:
+def test_calibration_leaves_the_installed_package_unchanged(unpacked: Path, tmp_path: Path) -> None:
     floors = unpacked / "pytest_amp" / "floors" / "floors.json"
     before = floors.read_bytes()
     command = [sys.executable, "-m", "pytest_amp", "calibrate", "--from", "a.json", "b.json", "c.json"]

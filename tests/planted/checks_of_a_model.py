@@ -367,7 +367,7 @@ def gradients_of_a_step_are_not_looked_at() -> None:
 
 @defect(
     "Reports name no finding of amp.check",
-    caught_by="tests/report/test_findings.py::test_each_finding_links_to_its_page_in_html_and_markdown",
+    caught_by="tests/report/test_findings.py::test_findings_link_to_their_page_in_html_and_markdown",
 )
 def pages_of_findings_are_not_linked() -> None:
     from pytest_amp.report import causes

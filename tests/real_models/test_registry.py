@@ -40,11 +40,11 @@ def test_names_are_unique() -> None:
     assert [name for name, count in Counter(row.name for row in MODELS).items() if count > 1] == []
 
 
-def test_every_library_is_pinned_and_every_pin_is_used() -> None:
+def test_libraries_of_the_models_are_pinned() -> None:
     assert {name for row in MODELS for name in (row.library, row.also)} - {TORCH} == _pinned().keys()
 
 
-def test_pins_have_every_model() -> None:
+def test_pinned_releases_have_every_model() -> None:
     pinned, limited = _pinned(), [row for row in MODELS if row.since is not None]
     assert limited
     assert [row.name for row in limited if Version(pinned[row.library]) < Version(str(row.since))] == []
@@ -66,7 +66,7 @@ def test_dependencies_of_the_libraries_do_not_install_torch() -> None:
     assert not {"torch", *_pinned()} & set(names)
 
 
-def test_selected_models_say_their_dtypes() -> None:
+def test_selected_models_list_their_dtypes() -> None:
     selected = [row for row in MODELS if row.selected]
     assert len(selected) >= 10
     assert {row.library for row in selected} == {row.library for row in MODELS}
@@ -75,7 +75,7 @@ def test_selected_models_say_their_dtypes() -> None:
 
 
 @pytest.mark.parametrize("row", [row for row in MODELS if row.library == TORCH], ids=lambda row: row.name)
-def test_own_model_trains(row: RealModel) -> None:
+def test_model_of_torch_alone_gets_gradients(row: RealModel) -> None:
     model = row.build()
     loss_of(row.loss(model, row.batch())).backward()  # type: ignore[no-untyped-call]  # torch's
     assert model.training
@@ -86,7 +86,7 @@ def test_padding_is_on_the_right() -> None:
     assert padding(2, 3).tolist() == [[1, 1, 1], [1, 1, 0]]
 
 
-def test_suppression_keeps_the_better_of_two_boxes() -> None:
+def test_suppression_retains_the_better_of_two_boxes() -> None:
     boxes = torch.tensor([[0.0, 0, 10, 10], [1, 1, 10, 10], [20, 20, 30, 30], [0, 0, 10, 4]])
     scores = torch.tensor([0.5, 0.9, 0.1, 0.4])
     assert non_maximum_suppression(boxes, scores, 0.5).tolist() == [1, 3, 2]
@@ -112,7 +112,7 @@ def _run(tmp_path: Path, *arguments: str) -> str:
     ).stdout
 
 
-def test_run_that_does_not_name_the_folder_says_what_it_leaves_out(tmp_path: Path) -> None:
+def test_run_without_the_folder_reports_the_skipped_models(tmp_path: Path) -> None:
     printed = _run(tmp_path, "tests", "--ignore-glob=*/tests/[!r]*", "-k", "names_are_unique")
     assert f"checks of {len(MODELS)} real models run by: make real-models" in printed
     assert f"1 passed, {len(CHECKS)} skipped" in printed
@@ -143,7 +143,7 @@ JUNIT = """<testsuites><testsuite>
 </testsuite></testsuites>"""
 
 
-def test_table_has_every_model_and_names_what_is_red(tmp_path: Path) -> None:
+def test_table_has_every_model_and_names_red_checks(tmp_path: Path) -> None:
     (tmp_path / "junit.xml").write_text(JUNIT, encoding="utf-8")
     lines = table({"CPU": results(tmp_path / "junit.xml")}).splitlines()
     cells = {line.split(" | ")[0].strip("| `"): line.rstrip(" |").split(" | ")[3:] for line in lines[2:]}

@@ -78,7 +78,7 @@ def column(page: Any, number: int) -> list[str]:
     return texts
 
 
-def test_it_is_there_without_an_error_or_a_request(seen: Seen) -> None:
+def test_page_loads_without_errors_or_requests(seen: Seen) -> None:
     assert seen.page.title() == "torch 2.13.0 (2026-11-28) → torch 2.14.1 (2026-11-28)"
     rows = seen.page.locator("#table tbody tr").count()
     assert rows > 5
@@ -87,7 +87,7 @@ def test_it_is_there_without_an_error_or_a_request(seen: Seen) -> None:
     assert HOSTILE in seen.page.locator("details", has_text="tests that fail now").inner_text()
 
 
-def test_filters(seen: Seen) -> None:
+def test_filters_select_rows(seen: Seen) -> None:
     page = seen.page
     page.select_option("#verdict", "changed")
     assert set(column(page, 1)) == {"changed"}
@@ -108,7 +108,7 @@ def test_filters(seen: Seen) -> None:
     assert len(column(page, 4)) > 5
 
 
-def test_sorting(seen: Seen) -> None:
+def test_headers_sort_rows(seen: Seen) -> None:
     page = seen.page
     page.click("#table thead button:text-is('name')")
     names = column(page, 4)
@@ -126,7 +126,7 @@ def test_sorting(seen: Seen) -> None:
     assert column(page, 1)[-1] == "improved"
 
 
-def test_a_column_in_which_nothing_stands_is_left_out(browser: Any, tmp_path: Path, seen: Seen) -> None:
+def test_empty_column_is_omitted(browser: Any, tmp_path: Path, seen: Seen) -> None:
     """Leave out ``before`` in a run without a baseline, and the reason if none is known."""
     head = "#table thead th"
     assert seen.page.locator(head).all_inner_texts()[5:] == ["now", "before", "of allowed"]
@@ -141,13 +141,13 @@ def test_a_column_in_which_nothing_stands_is_left_out(browser: Any, tmp_path: Pa
     page.close()
 
 
-def test_nothing_of_the_table_is_out_of_sight(seen: Seen) -> None:
+def test_table_fits_without_scrolling_sideways(seen: Seen) -> None:
     """Each column is whole on a desktop, without scrolling sideways."""
     box = seen.page.locator("#all .scroll")
     assert box.evaluate("box => box.scrollWidth <= box.clientWidth")
 
 
-def test_light_and_dark(browser: Any, file: Path) -> None:
+def test_button_toggles_light_and_dark(browser: Any, file: Path) -> None:
     grounds = {}
     for scheme in ("light", "dark"):
         page = _opened(browser, file, color_scheme=scheme).page
@@ -161,7 +161,7 @@ def test_light_and_dark(browser: Any, file: Path) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_every_text_can_be_read(browser: Any, file: Path, scheme: str) -> None:
+def test_texts_have_enough_contrast(browser: Any, file: Path, scheme: str) -> None:
     """Contrast with the background is 4.5 to 1 (WCAG 2.1, 1.4.3), for the colours of verdicts, too."""
     page = _opened(browser, file, color_scheme=scheme).page
     low = page.evaluate("""() => {
@@ -182,7 +182,7 @@ def test_every_text_can_be_read(browser: Any, file: Path, scheme: str) -> None:
     page.close()
 
 
-def test_on_a_phone_nothing_sticks_out(browser: Any, file: Path) -> None:
+def test_page_fits_the_width_of_a_phone(browser: Any, file: Path) -> None:
     page = browser.new_page(viewport={"width": 390, "height": 800})
     page.goto(file.as_uri())
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
@@ -190,7 +190,7 @@ def test_on_a_phone_nothing_sticks_out(browser: Any, file: Path) -> None:
 
 
 @pytest.mark.parametrize("width", [1280, 500])
-def test_no_column_of_an_upgrade_is_cut_off(browser: Any, width: int, tmp_path: Path) -> None:
+def test_columns_of_an_upgrade_are_not_cut_off(browser: Any, width: int, tmp_path: Path) -> None:
     """Boxes of the page of the docs' records show more than a few rows, and each issue is a link."""
     before, after = (
         read_record(ROOT / "docs" / "lab" / "examples" / f"torch-{release}.json.gz") for release in ("2.13", "2.14")
@@ -213,7 +213,7 @@ def test_no_column_of_an_upgrade_is_cut_off(browser: Any, width: int, tmp_path: 
     page.close()
 
 
-def test_5000_observations_are_there_soon(browser: Any, tmp_path: Path) -> None:
+def test_page_of_5000_observations_loads_in_time(browser: Any, tmp_path: Path) -> None:
     """All observations are new, so that each is a row; the first load of a browser's life is not counted."""
     wide = record("2.14.1", size=5000)
     large = of_difference(difference(Record(wide.observations[:4], wide.provenance), wide))
@@ -233,7 +233,7 @@ def test_5000_observations_are_there_soon(browser: Any, tmp_path: Path) -> None:
     assert min(took) < SOON, took
 
 
-def test_more_rows_on_request(browser: Any, tmp_path: Path) -> None:
+def test_button_shows_more_rows(browser: Any, tmp_path: Path) -> None:
     wide = record("2.14.1", size=1000)
     first = Record(wide.observations[:4], wide.provenance)
     path = tmp_path / "wide.html"

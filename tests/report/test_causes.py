@@ -61,7 +61,7 @@ def run(project: Project, *arguments: str) -> pytest.RunResult:
     return project.here(*PLACES, "--amp-report=md:page.md", *arguments)
 
 
-def test_run_on_a_newer_torch_says_so_in_every_place(project: Project, older: str) -> None:
+def test_newer_torch_is_reported_in_every_format(project: Project, older: str) -> None:
     pytest.importorskip("jinja2", reason="needs jinja2: pip install 'pytest-amp[html]'")
     result = run(project, "--amp-report=html:page.html")
     (remark,) = (line for line in summary(result) if line.startswith("torch"))
@@ -71,7 +71,7 @@ def test_run_on_a_newer_torch_says_so_in_every_place(project: Project, older: st
         assert (project.path / name).read_text(encoding="utf-8").count(f"{older}: what is unexplained here") == 1
 
 
-def test_causes_stand_in_order_with_their_commands(project: Project, older: str) -> None:
+def test_causes_are_ordered_and_have_commands(project: Project, older: str) -> None:
     del older
     lines = summary(run(project))
     causes = [line.removeprefix("cause").strip() for line in lines if line.startswith("cause")]
@@ -105,7 +105,7 @@ def test_it(amp):
 """
 
 
-def test_failure_has_the_known_reason_in_place_of_a_likely_one(
+def test_known_reason_replaces_the_likely_cause(
     project: Project, older: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     release = release_of(installed_torch())
@@ -130,7 +130,7 @@ def test_mended_fault_is_counted_apart_from_failures(project: Project) -> None:
     assert "<summary>failed" not in page
 
 
-def test_page_tells_a_cause_once_with_its_message(project: Project, older: str) -> None:
+def test_markdown_page_lists_a_cause_once_with_its_message(project: Project, older: str) -> None:
     run(project)
     page = (project.path / "page.md").read_text(encoding="utf-8")
     headings = re.findall(r"^\*\*(.*)\*\*$", page, re.MULTILINE)
@@ -149,7 +149,7 @@ def test_page_tells_a_cause_once_with_its_message(project: Project, older: str) 
     assert page.count("softmax under autocast") == 5  # the cause, and the folded list of tests
 
 
-def test_page_of_html_has_a_card_for_each_cause(project: Project) -> None:
+def test_html_page_has_a_card_for_each_cause(project: Project) -> None:
     pytest.importorskip("jinja2", reason="needs jinja2: pip install 'pytest-amp[html]'")
     run(project, "--amp-report=html:page.html")
     page = (project.path / "page.html").read_text(encoding="utf-8")
@@ -158,7 +158,7 @@ def test_page_of_html_has_a_card_for_each_cause(project: Project) -> None:
     assert "<dt>rerun</dt><dd><code>pytest &#39;test_it.py::test_softmax[cpu-bf16]&#39; --amp-device" in page
 
 
-def test_release_that_is_known_needs_no_remark(project: Project) -> None:
+def test_known_release_has_no_remark(project: Project) -> None:
     result = run(project)
     assert red(result) == []
     assert not any(line.startswith("torch") for line in summary(result))
@@ -174,11 +174,11 @@ def test_release_that_is_known_needs_no_remark(project: Project) -> None:
         ("not installed", "2.14.0", None),
     ],
 )
-def test_command_that_finds_the_release(old: str, new: str, command: str | None) -> None:
+def test_bisect_command_names_releases_and_target(old: str, new: str, command: str | None) -> None:
     assert bisect_command("a.py::t", "fake-cuda-fp16", None, old, new) == command
 
 
-def test_command_for_installed_suites() -> None:
+def test_bisect_command_of_installed_suites_has_pyargs() -> None:
     rerun = "pytest --pyargs 'pytest_amp.suites.rules.test_x::test_y[cpu-bf16-mm]' --amp-device=cpu --amp-dtype=bf16"
     assert bisect_command("x", "cpu-bf16", rerun, "2.14.0", "2.15.0") == (
         "pytest-amp bisect 2.14.0 2.15.0 'pytest_amp.suites.rules.test_x::test_y[cpu-bf16-mm]' "
@@ -187,7 +187,7 @@ def test_command_for_installed_suites() -> None:
 
 
 @pytest.mark.parametrize("version", ["2.14.1", "2.14.9+cu130", "2.6.0", "unknown", None])
-def test_known_releases_and_none_are_not_newer(version: object) -> None:
+def test_known_or_missing_release_is_not_newer(version: object) -> None:
     assert newer.newer_than_known(version) is None
 
 
@@ -199,7 +199,7 @@ def test_newer_release_is_named_beside_the_last_known() -> None:
         )
 
 
-def test_difference_tells_what_nothing_explains_first() -> None:
+def test_difference_lists_unexplained_changes_first() -> None:
     """cholesky left torch 2.14, as the data knows; it sorts before softmax, which has no explanation."""
     names = ("aten::cholesky", "aten::softmax.int")
     test = "test_it::test_it"

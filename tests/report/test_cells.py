@@ -23,18 +23,18 @@ def changed(place: str, now: str = "fp32") -> Observation:
         (["cpu/bf16", "cpu/fp16", "cuda/fp16"], "rules/{cpu/bf16, cpu/fp16, cuda/fp16}/mm/out"),
     ],
 )
-def test_several_places_are_one_row(places: list[str], key: str) -> None:
+def test_observations_of_several_targets_share_a_row(places: list[str], key: str) -> None:
     assert together(Verdict.CHANGED, map(changed, places)) == [Row(key, "low", "fp32")]
 
 
-def test_times_are_two_digits() -> None:
+def test_times_have_two_digits() -> None:
     for now, text in ((37_412.0, "37000"), (3.14, "3.1"), (0.0123, "0.012"), (2e9, "2e+09")):
         result = Observation("a/cpu/bf16/x", Kind.ERROR, now, verdict=Verdict.REGRESSED, baseline=1.0)
         (row,) = together(Verdict.REGRESSED, [result])
         assert row.now == f"{now:.4g} ({text} times)"
 
 
-def test_other_values_are_other_rows_and_other_reasons_other_groups() -> None:
+def test_rows_differ_by_value_and_groups_by_reason() -> None:
     group = [changed("cpu/bf16"), changed("cpu/fp16", "none"), changed("cuda/bf16"), changed("cuda/fp16")]
     assert together(Verdict.CHANGED, group) == [
         Row("rules/{cpu/bf16, cuda/bf16, cuda/fp16}/mm/out", "low", "fp32"),

@@ -36,7 +36,7 @@ def test_it(amp):
 """
 
 
-def test_each_finding_links_to_its_page_in_html_and_markdown(project: Project) -> None:
+def test_findings_link_to_their_page_in_html_and_markdown(project: Project) -> None:
     pytest.importorskip("jinja2", reason="needs jinja2: pip install 'pytest-amp[html]'")
     project.write(models=MODELS, test_it=TEST)
     reports = ("--amp-report=md:page.md", "--amp-report=html:page.html")

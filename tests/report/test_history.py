@@ -73,7 +73,7 @@ RECORDS = {
 }
 
 
-def test_rows_of_each_back_end() -> None:
+def test_rows_are_grouped_by_back_end() -> None:
     """Columns are sorted by version, dtypes with equal rows share one, and a missing record is skipped by the steps."""
     actual = history(RECORDS)
     assert actual.releases == ("2.13.0", "2.14.1", "2.15.0")

@@ -61,7 +61,7 @@ def page() -> str:
     return of_difference(difference(record("2.13.0"), record("2.14.1", seed=1)))
 
 
-def test_it_needs_no_other_file_and_no_network(page: str) -> None:
+def test_page_needs_no_other_file_and_no_network(page: str) -> None:
     elements = Elements(page)
     assert elements.unbalanced == []
     assert elements.opened == []
@@ -73,7 +73,7 @@ def test_it_needs_no_other_file_and_no_network(page: str) -> None:
     assert "@import" not in page
 
 
-def test_nothing_in_it_leaves_its_place(page: str) -> None:
+def test_hostile_text_is_escaped(page: str) -> None:
     """Use a key, a value, a failure and a command that would end a script element or begin one."""
     assert HOSTILE not in page
     assert "<script>alert" not in page
@@ -83,7 +83,7 @@ def test_nothing_in_it_leaves_its_place(page: str) -> None:
     assert any(HOSTILE in str(row) for row in rows)
 
 
-def test_what_differs_is_shown_without_the_script(page: str) -> None:
+def test_differences_are_shown_without_javascript(page: str) -> None:
     before_script = page.partition('<section id="all">')[0]
     for words in ("tests that fail now (1)", "worse (", "changed (", "gone (", "better (1)"):
         assert words in before_script
@@ -97,21 +97,21 @@ def test_what_differs_is_shown_without_the_script(page: str) -> None:
     assert before_script.count("<svg ") == 4
 
 
-def test_a_page_of_no_change() -> None:
+def test_page_without_differences_has_no_table() -> None:
     text = of_difference(difference(record("2.13.0"), record("2.13.0")))
     assert "the same" in text
     assert '<section id="all">' not in text
     assert Elements(text).unbalanced == []
 
 
-def test_a_history() -> None:
+def test_page_of_a_history_lists_its_records() -> None:
     text = of_trend(trend([record("2.12.1"), record("2.13.0"), record("2.14.1", seed=1)]))
     assert "torch 2.12.1 (2026-11-28) → torch 2.14.1 (2026-11-28), 3 records" in text
     assert "what moved, in each record (" in text
     assert Elements(text).unbalanced == []
 
 
-def test_numbers_that_no_plot_can_hold() -> None:
+def test_plots_accept_nonfinite_and_extreme_numbers() -> None:
     values: list[Value] = [
         0.0,
         -1.0,
@@ -144,7 +144,7 @@ def test_numbers_that_no_plot_can_hold() -> None:
     assert Elements(text).unbalanced == []
 
 
-def test_a_known_fault_is_told_from_a_failure() -> None:
+def test_plot_distinguishes_a_known_fault_from_a_failure() -> None:
     """Both are beyond the allowed error; the record says which test failed, and on which target."""
     faults = [Observation(f"a/cpu/{dtype}/x", Kind.ERROR, 3.0, allowed=1.0, test="t::t") for dtype in ("bf16", "fp16")]
     (plot,) = plots(faults, [], [Failure("a/cpu/fp16/t::t[x]", "AmpFailure: no")])
@@ -153,7 +153,7 @@ def test_a_known_fault_is_told_from_a_failure() -> None:
     assert re.findall(r">(expected|300%)<", plot.svg) == ["expected", "300%"]
 
 
-def test_a_page_says_how_a_fingerprint_is_read(page: str) -> None:
+def test_page_with_fingerprints_explains_their_notation(page: str) -> None:
     values = ("fp32 low | =", "fp32 low | low low")
     records = [Record((Observation("fingerprint/cpu/bf16/mm", Kind.DTYPE, value),)) for value in values]
     actual = difference(*records)
@@ -169,7 +169,7 @@ def test_ticks_are_round_numbers() -> None:
     assert Scale(0, 10, 0, 100)(20) == 100
 
 
-def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_diff_command_prints_html_or_reports_missing_jinja2(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     paths = [tmp_path / "old.json", tmp_path / "new.json"]
     for path, seed in zip(paths, (0, 1), strict=True):
         write_record(record("2.13.0", seed=seed), path, replace=False)
@@ -205,7 +205,7 @@ def test_red(amp):
 
 
 @pytest.mark.parametrize("workers", ["0", "1"])
-def test_a_run(project: Project, workers: str) -> None:
+def test_html_report_of_a_run_has_changes_and_failures(project: Project, workers: str) -> None:
     project.write(test_it=TEST.format(tokens=100, rule="fp32"))
     assert project.here(*ON_CPU, "--amp-record=old.json", "--amp-report=html:page.html").ret == 0
     text = (project.path / "page.html").read_text(encoding="utf-8")
@@ -223,7 +223,7 @@ def test_a_run(project: Project, workers: str) -> None:
     assert Elements(text).unbalanced == []
 
 
-def test_a_run_without_jinja2_is_refused_before_it_begins(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_html_report_without_jinja2_is_refused_before_the_run(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jinja2", None)
     line = refused(project.here("--amp-report=html:page.html"))
     assert line.endswith(": html needs jinja2, which is not installed: pip install 'pytest-amp[html]'")

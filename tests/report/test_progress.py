@@ -10,7 +10,7 @@ from pytest_amp.report.progress import line
 from tests.project import Project
 
 
-def test_what_a_line_says() -> None:
+def test_progress_line_counts_tests_by_family() -> None:
     counts = {}
     selected = {("cpu-bf16", "rules"): 4, ("cpu-fp16", "rules"): 4, ("cpu-bf16", "gradients"): 9}
     for place, passed, failed, skipped in (
@@ -27,7 +27,7 @@ TEST = "import pytest\n\n\n@pytest.mark.parametrize('n', range(3))\ndef test_it(
 
 
 @pytest.mark.parametrize("workers", ["0", "1"])
-def test_a_run_says_it(project: Project, workers: str) -> None:
+def test_progress_is_printed_during_a_run(project: Project, workers: str) -> None:
     project.write(conftest=CONFTEST, test_it=TEST)
     result = project.apart("--amp-device=cpu", "--amp-dtype=bf16", "-n", workers)
     lines = [text for text in result.outlines if text.startswith("amp 00:0")]
@@ -36,7 +36,7 @@ def test_a_run_says_it(project: Project, workers: str) -> None:
     assert any("project 1 of 3" in text for text in lines)
 
 
-def test_a_short_run_says_nothing(project: Project) -> None:
+def test_short_run_prints_no_progress(project: Project) -> None:
     project.write(test_it=TEST)
     result = project.here("--amp-device=cpu", "--amp-dtype=bf16")
     assert not any(text.startswith("amp 0") for text in result.outlines)

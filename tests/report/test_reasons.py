@@ -37,18 +37,18 @@ def changed(key: str, verdict: Verdict = Verdict.CHANGED) -> Observation:
         ("gradients/cuda/bf16/my_rms_norm/input.0", None),
     ],
 )
-def test_a_rule_that_another_release_has(key: str, reason: str | None) -> None:
+def test_changed_rule_has_the_reason_of_its_release(key: str, reason: str | None) -> None:
     assert reasons([changed(key)], OLD, NEW) == ({key: reason} if reason else {})
     assert reasons([changed(key)], "2.13.0", "2.14.1") == {}
     assert reasons([changed(key)], OLD, OLD) == {}
 
 
-def test_going_back_has_its_reason_too() -> None:
+def test_downgrade_has_the_reversed_reason() -> None:
     key = "rules/fake-cuda/bf16/aten::rms_norm"
     assert reasons([changed(key)], NEW, OLD)[key].startswith("autocast's rule of rms_norm on cuda was fp32 and is none")
 
 
-def test_what_came_and_went() -> None:
+def test_added_and_removed_operators_are_a_reason() -> None:
     key = "rules/cpu/bf16/registered"
     assert reasons([changed(key)], "2.13.0", "2.14.1") == {key: "linalg_matrix_sqrth came; cholesky, qr went"}
     gone = changed("rules/cpu/bf16/aten::cholesky", Verdict.GONE)
@@ -58,7 +58,7 @@ def test_what_came_and_went() -> None:
     assert list(reasons([registered], "2.13.0", "2.14.1").values()) == [reason]
 
 
-def test_what_is_of_a_build() -> None:
+def test_builds_with_and_without_cuda_are_a_reason() -> None:
     """Explain differences between a build for CUDA and one without, in either order, and between no others."""
     key = "rules/fake-mps/bf16/aten::scaled_dot_product_attention/result"
     for old, new in (("2.11.0+cu130", "2.13.0+cpu"), ("2.13.0+cpu", "2.14.1+cu130")):
@@ -70,14 +70,14 @@ def test_what_is_of_a_build() -> None:
     ("name", "operator"),
     [("nn.RMSNorm", "rms_norm"), ("nn.ConvTranspose3d", "conv_transpose3d.input"), ("nn.LazyConv3d", "conv3d")],
 )
-def test_a_module_has_the_rule_of_its_operator(name: str, operator: str) -> None:
+def test_module_has_the_reason_of_its_operator(name: str, operator: str) -> None:
     device = "fake-cuda" if operator == "rms_norm" else "fake-mps"
     key = f"fingerprint/{device}/fp16/{name}"
     assert f"autocast's rule of {operator} " in reasons([changed(key)], "2.8.0", "2.12.1")[key]
     assert reasons([changed(f"fingerprint/{device}/fp16/nn.Conv1d")], "2.8.0", "2.12.1") == {}
 
 
-def test_entries_that_came_and_went() -> None:
+def test_count_of_entries_names_added_and_removed_ones() -> None:
     """The fingerprint's count names the entries, of its own device and dtype; without data nothing is printed."""
 
     def entry(name: str, verdict: Verdict, device: str = "cpu") -> Observation:
@@ -96,14 +96,14 @@ def test_entries_that_came_and_went() -> None:
     assert count.key not in reasons([count], "2.6.0", "2.9.1")
 
 
-def test_what_only_some_builds_have() -> None:
+def test_rule_of_some_builds_is_a_reason() -> None:
     key = "rules/fake-cuda/bf16/aten::_cudnn_rnn/result"
     for verdict, known in ((Verdict.NEW, True), (Verdict.GONE, True), (Verdict.CHANGED, False)):
         reason = "autocast's rule of _cudnn_rnn on cuda is registered by CUDA builds only"
         assert reasons([changed(key, verdict)], "2.13.0+cpu", "2.14.1+cu130") == ({key: reason} if known else {})
 
 
-def test_a_change_beside_the_rules() -> None:
+def test_listed_change_of_a_release_is_a_reason() -> None:
     key = "gradients/cpu/bf16/clamp/input.0"
     assert "torch 2.14: clamp shares its gradient" in reasons([changed(key)], "2.13.0", "2.14.1")[key]
     assert "torch 2.14: clamp shares its gradient" in reasons([changed(key)], "2.14.1", "2.9.0")[key]
@@ -112,17 +112,17 @@ def test_a_change_beside_the_rules() -> None:
 
 
 @pytest.mark.parametrize("version", ["not installed", "unknown", None, "", "2.1.0"])
-def test_a_torch_of_which_nothing_is_known(version: object) -> None:
+def test_unknown_torch_has_no_reasons(version: object) -> None:
     assert reasons([changed("rules/cuda/bf16/aten::rms_norm")], version, NEW) == {}
     assert reasons([changed("rules/cuda/bf16/registered")], version, NEW) == {}
 
 
-def test_a_failed_test_has_no_rule() -> None:
+def test_failed_test_has_no_reason_of_a_rule() -> None:
     assert reasons([changed("rules/cuda/bf16/aten::rms_norm", Verdict.FAILED)], OLD, NEW) == {}
 
 
 @pytest.mark.parametrize("versions", [(OLD, NEW), (NEW, NEW), (None, None)])
-def test_fault_that_is_fixed_is_told_from_a_failure(versions: tuple[str | None, str | None]) -> None:
+def test_fixed_fault_has_a_reason_and_a_failure_has_none(versions: tuple[str | None, str | None]) -> None:
     key = "rules/cpu/bf16/test_it::test_it"
     why = "fails: [XPASS(strict)] fixed upstream: pytorch/pytorch#1 passes on cpu-bf16; remove the xfail"
     fixed = Observation(key, Kind.STATE, why, verdict=Verdict.FIXED)
@@ -142,7 +142,7 @@ def test_failed_test_has_the_reason_of_a_fact_that_it_names() -> None:
     assert reasons([other], "2.14.1", "2.15.0") == {}
 
 
-def test_every_format_says_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_reason_is_in_every_format(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     paths = []
     for version, rule in ((OLD, "none"), (NEW, "fp32")):
         keys = [f"rules/fake-cuda/{dtype}/aten::rms_norm" for dtype in ("bf16", "fp16")]
@@ -165,7 +165,7 @@ def test_every_format_says_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert {row["why"] for row in json.loads(capsys.readouterr().out)["observations"]} == {RMS_NORM}
 
 
-def test_a_run_says_it(project: Project) -> None:
+def test_reason_is_in_the_summary_and_page_of_a_run(project: Project) -> None:
     """Write the baseline of another release directly, since only one torch is installed."""
     project.file("rules/__init__.py", "from pytest_amp.families import Family\n\nFAMILY = Family('rules')\n")
     project.file("rules/test_it.py", "def test_it(amp):\n    amp.observe('registered', 1, kind='count')\n")

@@ -52,7 +52,7 @@ def run() -> Run:
     )
 
 
-def test_summary_has_each_part_in_its_order() -> None:
+def test_summary_has_its_parts_in_order() -> None:
     lines = summary(run())
     labels = list(dict.fromkeys(line.partition(" ")[0] for line in lines if not line.startswith(" ")))
     assert labels[:5] == ["ran", "not", "speed", "skipped", "baseline"]

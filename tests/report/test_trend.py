@@ -31,7 +31,7 @@ HISTORY = [
 ]
 
 
-def test_steps_and_the_whole() -> None:
+def test_trend_has_changes_of_each_step_and_of_the_whole() -> None:
     actual = trend(HISTORY)
     assert [[observation.verdict.value for observation in step.observations] for step in actual.steps] == [
         ["changed"],
@@ -47,7 +47,7 @@ def test_steps_and_the_whole() -> None:
     assert moved[FAILED[0].key].values == (None, None, "fails: AmpFailure: no")
 
 
-def test_one_record_is_no_history() -> None:
+def test_trend_of_one_record_is_refused() -> None:
     with pytest.raises(ValueError, match="1 records are not a history"):
         trend(HISTORY[:1])
 
@@ -60,7 +60,7 @@ def files(tmp_path: Path) -> list[str]:
     return [str(path) for path in paths]
 
 
-def test_as_text(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_trend_is_printed_as_text(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["diff", *files]) == 1
     assert capsys.readouterr().out.splitlines() == [
         "1  torch 2.11.0 (2.11.0-01)",
@@ -85,14 +85,14 @@ def test_as_text(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     ]
 
 
-def test_as_markdown(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_trend_is_printed_as_markdown(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["diff", *files, "--format=md"]) == 1
     page = capsys.readouterr().out
     assert "| key | torch 2.11.0 (2.11.0-01) | torch 2.12.0 (2.12.0-01) | torch 2.13.0 (2.13.0-01) |" in page
     assert "| `rules/cpu/bf16/mm` | fp32 | **promote** | **fp32** |" in page
 
 
-def test_as_json(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_trend_is_printed_as_json(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["diff", *files, "--format=json"]) == 1
     data = json.loads(capsys.readouterr().out)
     assert [len(data["records"]), len(data["steps"])] == [3, 2]
@@ -108,11 +108,11 @@ def test_as_json(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     ("fail_on", "status"),
     [("none", 0), ("gone", 0), ("regressed", 1), ("changed", 1), ("failed", 1), ("new", 0)],
 )
-def test_what_fails_is_the_whole_and_the_last_step(files: list[str], fail_on: str, status: int) -> None:
+def test_fail_on_applies_to_the_whole_and_the_last_step(files: list[str], fail_on: str, status: int) -> None:
     assert cli.main(["diff", *files, f"--fail-on={fail_on}"]) == status
 
 
-def test_a_change_that_was_taken_back_earlier_fails_nothing(files: list[str], tmp_path: Path) -> None:
+def test_change_reverted_in_an_earlier_step_passes(files: list[str], tmp_path: Path) -> None:
     path = tmp_path / "last.json"
     write_record(HISTORY[0], path, replace=False)
     assert cli.main(["diff", files[0], files[1], files[0], str(path)]) == 0

@@ -56,7 +56,7 @@ def sequence(*results: Callable[[torch.Tensor], Any]) -> Kernel:
     return kernel
 
 
-def test_a_result_that_is_written_by_nobody_is_not_compared(define: Defined) -> None:
+def test_undefined_result_is_not_compared(define: Defined) -> None:
     kernel = sequence(
         lambda x: (x * 1, x + 1), lambda x: (x * 1, x + 2), lambda x: (x * 1, x + 3), lambda x: (x * 1, x + 4)
     )
@@ -64,7 +64,7 @@ def test_a_result_that_is_written_by_nobody_is_not_compared(define: Defined) -> 
     assert followed().failures == ()
 
 
-def test_a_result_with_other_bits_is_named_by_its_place(define: Defined) -> None:
+def test_result_with_different_bits_is_named_by_its_index(define: Defined) -> None:
     kernel = sequence(
         lambda x: (x * 1, x + 1), lambda x: (x * 1, x + 1), lambda x: (x * 1, x + 3), lambda x: (x * 1, x + 4)
     )
@@ -72,7 +72,7 @@ def test_a_result_with_other_bits_is_named_by_its_place(define: Defined) -> None
     assert followed().failures[0] == "float32: result 1 differs from that of manual casts in 3 of 3 values"
 
 
-def test_a_result_that_only_one_of_two_calls_gives_is_named(define: Defined) -> None:
+def test_result_missing_in_one_of_two_calls_is_reported(define: Defined) -> None:
     def fails(_: torch.Tensor) -> torch.Tensor:
         raise RuntimeError("not today")
 
@@ -80,7 +80,7 @@ def test_a_result_that_only_one_of_two_calls_gives_is_named(define: Defined) -> 
     assert followed().failures[0].startswith("float32: gives 'RuntimeError', with manual casts {0: tensor(")
 
 
-def test_results_at_other_places_are_named(define: Defined, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_at_different_indices_are_reported(define: Defined, monkeypatch: pytest.MonkeyPatch) -> None:
     """Simulate a back end that omits one of several results if gradients are off."""
     define(torch.clone)
     results = iter([{0: torch.ones(1)}, {0: torch.ones(1), 2: torch.ones(1)}] * 9)
@@ -88,7 +88,7 @@ def test_results_at_other_places_are_named(define: Defined, monkeypatch: pytest.
     assert followed().failures[0] == "float32: gives tensors at [0], with manual casts at [0, 2]"
 
 
-def test_a_kernel_that_is_missing_for_one_dtype_leaves_the_others_to_check(define: Defined) -> None:
+def test_kernel_missing_for_one_dtype_leaves_the_others_checked(define: Defined) -> None:
     def only_float32(x: torch.Tensor) -> torch.Tensor:
         if x.dtype != torch.float32:
             raise RuntimeError("could not create a primitive descriptor")
@@ -101,7 +101,7 @@ def test_a_kernel_that_is_missing_for_one_dtype_leaves_the_others_to_check(defin
     assert (actual.failures, actual.cannot) == ((), None)
 
 
-def test_a_kernel_that_is_missing_for_all_says_why_nothing_is_checked(define: Defined) -> None:
+def test_kernel_missing_for_all_dtypes_is_reported_with_its_error(define: Defined) -> None:
     def nothing(_: torch.Tensor) -> torch.Tensor:
         raise RuntimeError("op: ATen not compiled with some library\nsecond line")
 
@@ -111,7 +111,7 @@ def test_a_kernel_that_is_missing_for_all_says_why_nothing_is_checked(define: De
     assert actual.cannot == "op: ATen not compiled with some library"
 
 
-def test_one_argument_does_not_tell_promotion_from_no_rule_where_a_call_failed(define: Defined) -> None:
+def test_rule_of_one_argument_is_unobserved_if_a_call_failed(define: Defined) -> None:
     def no_halves(x: torch.Tensor) -> torch.Tensor:
         if x.dtype != torch.float32:
             raise RuntimeError("halves are not implemented")
@@ -122,6 +122,6 @@ def test_one_argument_does_not_tell_promotion_from_no_rule_where_a_call_failed(d
     assert (actual.rule, actual.reason) == (UNOBSERVED, "fits promote, none: halves are not implemented")
 
 
-def test_one_argument_without_a_failure_has_no_rule(define: Defined) -> None:
+def test_rule_of_one_argument_is_none_without_a_failure(define: Defined) -> None:
     define(torch.clone)
     assert observe.observe(NAME, CPU, LOW).rule == "none"

@@ -44,7 +44,7 @@ def _restored() -> Iterator[None]:
 
 
 @pytest.mark.filterwarnings("ignore:.*Overriding a previously registered kernel")
-def test_the_dispatcher_shows_every_one() -> None:
+def test_registry_detects_every_fallthrough() -> None:
     shown = []
     for name in NAMES:
         with falling_through(name):
@@ -56,7 +56,7 @@ def test_the_dispatcher_shows_every_one() -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_running_it_shows_all_but_those_that_decompose_into_others_with_the_same_rule() -> None:
+def test_running_detects_fallthroughs_except_the_listed_ones() -> None:
     rules = expected("cpu", torch.__version__)
     device = find_device("cpu")
     unseen = []
