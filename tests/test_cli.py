@@ -85,9 +85,7 @@ def test_unknown_operator_is_reported_and_the_others_are_printed(capsys: pytest.
         (["rules", "--format=md", "mm"], "--format=md is the whole table; it takes no operator and no --device"),
     ],
 )
-def test_wrong_command_line_is_refused(
-    arguments: list[str], problem: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wrong_command_line_is_refused(arguments: list[str], problem: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         cli.main(arguments)
     assert ended.value.code == 2

@@ -28,7 +28,9 @@ def wrong(iteration):
     ],
 )
 @pytest.mark.parametrize("error", ["RuntimeError('of it')", "KeyError('of it')"])
-def test_error_of_a_training_step_or_optimizer_is_reported_with_its_line(project: Project, check: str, error: str) -> None:
+def test_error_of_a_training_step_or_optimizer_is_reported_with_its_line(
+    project: Project, check: str, error: str
+) -> None:
     """Name the function that the test passes: the case's own step runs."""
     project.write(test_it=RAISING.format(line=f"amp.{check}", error=error))
     result = project.here(*ON_CPU)

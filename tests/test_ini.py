@@ -110,7 +110,9 @@ def test_addopts_of_the_environment_are_named_as_the_source(project: Project, mo
     assert refused(project.here()).startswith("--amp-seed (addopts): 'nope' ")
 
 
-def test_relative_paths_start_at_the_ini_file_or_the_working_directory(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relative_paths_start_at_the_ini_file_or_the_working_directory(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
     project.write(test_it="def test_it(amp):\n    pass")
     project.file("pytest.ini", "[pytest]\namp_report = json:in_ini.json\n")
     below = project.path / "below"

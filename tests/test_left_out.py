@@ -34,7 +34,9 @@ def checks(project: Project) -> Project:
     ],
 )
 @pytest.mark.parametrize("workers", ["0", "1"])
-def test_ini_that_leaves_out_checks_of_a_family_is_refused(checks: Project, setting: str, where: str, valid: str, workers: str) -> None:
+def test_ini_that_leaves_out_checks_of_a_family_is_refused(
+    checks: Project, setting: str, where: str, valid: str, workers: str
+) -> None:
     run = checks.here if workers == "0" else checks.apart
     result = run(*ON_CPU, "-o", setting, "-n", workers)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
@@ -148,7 +150,9 @@ def test_requested_file_that_skips_itself_is_red(checks: Project, workers: str) 
         ("addopts=--ignore-glob=*/more/test_*", ("checks",)),
     ],
 )
-def test_checks_that_were_not_requested_can_be_left_out(checks: Project, setting: str, arguments: tuple[str, ...]) -> None:
+def test_checks_that_were_not_requested_can_be_left_out(
+    checks: Project, setting: str, arguments: tuple[str, ...]
+) -> None:
     result = checks.here(*ON_CPU, "-o", setting, *arguments)
     assert result.ret == 0, result.stdout.str() + result.stderr.str()
 

@@ -151,7 +151,9 @@ def test_simultaneous_runs_both_change_the_baseline(with_baseline: Project) -> N
     assert sorted(entry["keys"] for entry in accepted) == [["project/cpu/bf16/one"], ["project/cpu/bf16/two"]]
 
 
-def test_baseline_locked_by_another_process_is_reported(with_baseline: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_baseline_locked_by_another_process_is_reported(
+    with_baseline: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(lock, "PATIENCE", 0.1)
     left = with_baseline.file(".old.json.lock", "")
     before = (with_baseline.path / "old.json").read_bytes()

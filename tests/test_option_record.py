@@ -101,9 +101,7 @@ def test_missing_folder_is_refused(project: Project) -> None:
     assert line.endswith("cannot be written; expected a regular file in a folder that exists")
 
 
-def test_read_only_folder_is_refused_before_the_run(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_read_only_folder_is_refused_before_the_run(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     """Simulate permissions and read-only disks, which do not restrict root or cannot be created everywhere."""
     monkeypatch.setattr(os, "access", lambda path, _mode: str(path) != str(project.path))
     line = refused(project.here("--amp-record=new.json"))

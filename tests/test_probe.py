@@ -153,7 +153,9 @@ def test_probe_in_a_child_returns_each_device() -> None:
         ("import time; time.sleep(60)", "the probe did not answer within 2 s"),
     ],
 )
-def test_probe_in_a_child_that_dies_or_hangs_returns_the_reason(monkeypatch: pytest.MonkeyPatch, code: str, reason: str) -> None:
+def test_probe_in_a_child_that_dies_or_hangs_returns_the_reason(
+    monkeypatch: pytest.MonkeyPatch, code: str, reason: str
+) -> None:
     run = subprocess.run
 
     def other(_command: list[str], **keywords: Any) -> Any:

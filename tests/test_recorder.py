@@ -88,9 +88,7 @@ def test_wide_intervals_are_inconclusive_and_red_under_strict(project: Project) 
         ("object()", "", "project/cpu/bf16/x: a object is not plain JSON"),
     ],
 )
-def test_invalid_value_is_refused_at_the_tests_own_line(
-    project: Project, value: str, keywords: str, says: str
-) -> None:
+def test_invalid_value_is_refused_at_the_tests_own_line(project: Project, value: str, keywords: str, says: str) -> None:
     project.write(test_it=TEST.format(value=value, given=keywords))
     result = project.here(*ON_CPU)
     assert result.ret == 1

@@ -92,9 +92,7 @@ def installed_releases(folder: Path) -> list[str]:
     return names
 
 
-def test_trial_runs_pytest_without_options_of_this_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_trial_runs_pytest_without_options_of_this_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RELEASE", str(tmp_path / "release"))
     monkeypatch.setenv("PYTEST_ADDOPTS", "--no-such-option")
     (tmp_path / "test_it.py").write_text(OBSERVING, encoding="utf-8")

@@ -47,9 +47,7 @@ def test_fingerprint_shows_rules_inside_composite_operators(sweep: FingerprintSw
 @pytest.mark.parametrize(
     ("name", "how"), [("planted_killed", "died of SIGSEGV"), ("planted_exits", "ended with status 7")]
 )
-def test_sample_that_ends_the_process_is_the_only_loss(
-    sweep: FingerprintSweep, name: str, how: str
-) -> None:
+def test_sample_that_ends_the_process_is_the_only_loss(sweep: FingerprintSweep, name: str, how: str) -> None:
     del sweep.losses[:]
     assert sweep.fingerprint(name, CPU, "bfloat16") == "fp32 low | = x1; fp32 low | low low x1; lost x1"
     (loss,) = sweep.losses

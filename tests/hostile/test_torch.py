@@ -83,9 +83,7 @@ def test_it(amp):
     assert (result.ret, red(result)) == (0, [])
 
 
-def test_wrong_option_is_reported_before_a_missing_torch(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wrong_option_is_reported_before_a_missing_torch(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     _in_front(project, monkeypatch, **{"torch/__init__.py": BROKEN["none"]})
     project.write(test_it=AMP)
     assert "'nope'" in refused(project.fresh("--amp-device=nope"))

@@ -97,9 +97,7 @@ def test_source_distribution_has_the_files_of_its_tests(sdist: Path) -> None:
     assert not [name for name in names if "__pycache__" in name or name.startswith((".gpu", ".git/", ".venv"))]
 
 
-def test_wheel_of_the_source_distribution_equals_that_of_the_checkout(
-    sdist: Path, wheel: Path, tmp_path: Path
-) -> None:
+def test_wheel_of_the_source_distribution_equals_that_of_the_checkout(sdist: Path, wheel: Path, tmp_path: Path) -> None:
     """Compare byte by byte: a build depends on its sources, and on neither the time nor the place."""
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-index", "--no-deps", "--no-build-isolation"]
     done = subprocess.run([*command, "--wheel-dir", str(tmp_path), str(sdist)], capture_output=True, check=False)

@@ -105,9 +105,7 @@ def test_it(amp):
 """
 
 
-def test_known_reason_replaces_the_likely_cause(
-    project: Project, older: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_known_reason_replaces_the_likely_cause(project: Project, older: str, monkeypatch: pytest.MonkeyPatch) -> None:
     release = release_of(installed_torch())
     change = ReleaseChange(release, ("project/*/*/softmax",), "softmax is low on purpose", "a/b#7")
     monkeypatch.setattr(reasons, "load_changes", lambda: (change,))

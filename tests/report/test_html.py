@@ -169,7 +169,9 @@ def test_ticks_are_round_numbers() -> None:
     assert Scale(0, 10, 0, 100)(20) == 100
 
 
-def test_diff_command_prints_html_or_reports_missing_jinja2(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_diff_command_prints_html_or_reports_missing_jinja2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     paths = [tmp_path / "old.json", tmp_path / "new.json"]
     for path, seed in zip(paths, (0, 1), strict=True):
         write_record(record("2.13.0", seed=seed), path, replace=False)
@@ -223,7 +225,9 @@ def test_html_report_of_a_run_has_changes_and_failures(project: Project, workers
     assert Elements(text).unbalanced == []
 
 
-def test_html_report_without_jinja2_is_refused_before_the_run(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_html_report_without_jinja2_is_refused_before_the_run(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "jinja2", None)
     line = refused(project.here("--amp-report=html:page.html"))
     assert line.endswith(": html needs jinja2, which is not installed: pip install 'pytest-amp[html]'")

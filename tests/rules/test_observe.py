@@ -53,7 +53,7 @@ def _rule(overload: str) -> str:
 
 @pytest.mark.parametrize("name", ["cpu", "fake:cuda", "fake:xpu", "fake:mps", "fake:mtia"])
 @pytest.mark.parametrize("low", LOW, ids=str)
-def test_every_registered_operator_is_classified_as_the_spec_says(name: str, low: torch.dtype) -> None:
+def test_registered_operators_have_the_rule_of_the_spec(name: str, low: torch.dtype) -> None:
     device = find_device(name)
     registry = read_registry(device.type)
     wrong = {}
@@ -77,14 +77,14 @@ def test_results_are_plain_json() -> None:
     assert checked.failures == ()
 
 
-def test_evidence_tells_the_casts() -> None:
+def test_evidence_lists_the_casts() -> None:
     evidence = observe("aten::mm", find_device("cpu"), torch.bfloat16).evidence
     assert evidence[0].casts == ("float32[3, 4] to bfloat16", "float32[4, 5] to bfloat16")
     assert evidence[1].casts == ()
     assert evidence[0].result == ("bfloat16[3, 5]",)
 
 
-def test_an_operator_without_a_kernel_has_no_rule_and_one_without_a_sample_says_so() -> None:
+def test_operator_without_a_kernel_or_a_sample_has_no_rule() -> None:
     device = find_device("cpu")
     assert observe("aten::exp", device, torch.bfloat16).rule == "none"
     observed = observe("aten::relu", device, torch.bfloat16)
@@ -93,29 +93,29 @@ def test_an_operator_without_a_kernel_has_no_rule_and_one_without_a_sample_says_
         observe("aten::no_such_thing", device, torch.bfloat16)
 
 
-def test_another_rule_is_named(plant: Plant) -> None:
+def test_replaced_rule_is_detected(plant: Plant) -> None:
     plant("mm", lambda a, b: torch.mm(a.float(), b.float()))
     assert _rule("mm") == "fp32"
 
 
-def test_the_wrong_dtype_is_no_rule(plant: Plant) -> None:
+def test_cast_to_another_dtype_is_unrecognised(plant: Plant) -> None:
     plant("mm", lambda a, b: torch.mm(a.half(), b.half()))
     assert _rule("mm") == UNRECOGNISED
 
 
-def test_a_detour_is_no_rule(plant: Plant) -> None:
+def test_cast_through_another_dtype_is_unrecognised(plant: Plant) -> None:
     plant("mm", lambda a, b: torch.mm(a.half().bfloat16(), b.half().bfloat16()))
     assert _rule("mm") == UNRECOGNISED
 
 
-def test_an_explicit_dtype_that_is_not_taken_is_no_rule(plant: Plant) -> None:
+def test_ignored_dtype_argument_is_unrecognised(plant: Plant) -> None:
     plant("softmax.int", lambda x, dim, dtype=None: torch.softmax(x, dim, dtype=dtype or torch.float32))
     assert _rule("softmax.int") == "fp32_set_opt_dtype"
     plant("softmax.int", lambda x, dim, dtype=None: torch.softmax(x, dim, dtype=torch.float32))  # noqa: ARG005  # so
     assert _rule("softmax.int") == UNRECOGNISED
 
 
-def test_any_error_is_no_refusal(plant: Plant) -> None:
+def test_kernel_that_always_raises_is_unrecognised(plant: Plant) -> None:
     def kernel(*_: object) -> None:
         raise RuntimeError("out of order")
 
@@ -123,7 +123,7 @@ def test_any_error_is_no_refusal(plant: Plant) -> None:
     assert _rule("mm") == UNRECOGNISED
 
 
-def test_an_operator_that_fails_after_its_casts_is_classified() -> None:
+def test_operator_that_fails_after_its_casts_has_a_rule() -> None:
     observed = observe("aten::_thnn_fused_gru_cell", find_device("fake:xpu"), torch.float16)
     assert observed.rule == "lower_precision_fp"
 
@@ -147,7 +147,7 @@ def test_an_operator_that_fails_after_its_casts_is_classified() -> None:
         ),
     ],
 )
-def test_a_wrong_kernel_fails_the_check_meant_for_it(
+def test_wrong_kernel_fails_its_check(
     plant: Plant, overload: str, kernel: Callable[..., Any], check: str, failure: str
 ) -> None:
     plant(overload, kernel)
@@ -155,7 +155,7 @@ def test_a_wrong_kernel_fails_the_check_meant_for_it(
     assert any(problem.startswith(failure) for problem in checked.failures)
 
 
-def test_a_kernel_that_writes_to_its_argument_unseen_is_named(plant: Plant) -> None:
+def test_kernel_that_writes_to_its_argument_is_detected(plant: Plant) -> None:
     """Write without an operator: the calls below autocast are those of manual casts."""
 
     def kernel(a: torch.Tensor, b: torch.Tensor, reduction: int = 1) -> Any:
@@ -169,7 +169,7 @@ def test_a_kernel_that_writes_to_its_argument_unseen_is_named(plant: Plant) -> N
     assert "float32: floating argument 0 was written to" in checked.failures
 
 
-def test_bits_are_the_same_but_for_those_of_what_is_no_number() -> None:
+def test_same_bits_ignores_payloads_of_nan() -> None:
     bits = torch.tensor([0x7FC00000, 0x7FC00001, -1], dtype=torch.int32).view(torch.float32)
     assert bits.isnan().all()
     assert same_bits(bits, bits.flip(0))
@@ -180,7 +180,7 @@ def test_bits_are_the_same_but_for_those_of_what_is_no_number() -> None:
     assert not same_bits(bits, torch.ones(3))
 
 
-def test_new_gone_and_foreign_operators_are_told_apart() -> None:
+def test_registry_separates_new_gone_and_foreign_operators() -> None:
     kernels = [name for name in torch_private.autocast_registrations("cpu") if name != "aten::mm"]
     registry = read_registry("cpu", registered=[*kernels, "aten::relu", "torchvision::roi_align"])
     assert registry.coverage is Coverage.COVERED
@@ -189,14 +189,14 @@ def test_new_gone_and_foreign_operators_are_told_apart() -> None:
     assert registry.foreign == ("torchvision::roi_align",)
 
 
-def test_what_other_builds_have_is_not_gone() -> None:
+def test_operators_of_some_builds_are_neither_new_nor_gone() -> None:
     kernels = set(torch_private.autocast_registrations("cuda"))
     with_cudnn: Registry = read_registry("cuda", registered=kernels | {"aten::_cudnn_rnn"})
     without: Registry = read_registry("cuda", registered=kernels - {"aten::_cudnn_rnn"})
     assert (with_cudnn.new, with_cudnn.gone, without.new, without.gone) == ((), (), (), ())
 
 
-def test_on_a_real_device_a_faked_call_runs_no_kernel() -> None:
+def test_faked_call_runs_no_kernel_of_a_real_device() -> None:
     """Fake tensors without a rule for an operator otherwise try its kernel, with any layout and size."""
     ran: list[torch.Tensor] = []
 

@@ -9,7 +9,7 @@ from pytest_amp.record import Kind, Observation, Verdict, compare
 from pytest_amp.rules.registry import read_registry, without_rule
 
 
-def test_an_operator_that_another_release_has_a_rule_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_operator_with_a_rule_in_another_release_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     """rms_norm was added in torch 2.4, and has a rule on CUDA since 2.12."""
     here = [name for name in read_registry("cuda").registered if name != "aten::rms_norm"]
     monkeypatch.setattr(torch, "__version__", "2.9.1")
@@ -18,6 +18,6 @@ def test_an_operator_that_another_release_has_a_rule_for(monkeypatch: pytest.Mon
     assert without_rule(read_registry("a device without data", registered=here)) == ()
 
 
-def test_a_rule_where_there_was_none_has_changed() -> None:
+def test_added_rule_is_a_change() -> None:
     before, now = (Observation("rules/fake-cuda/bf16/aten::rms_norm", Kind.RULE, rule) for rule in ("none", "fp32"))
     assert compare(now, before).verdict is Verdict.CHANGED

@@ -38,7 +38,7 @@ def before() -> str:
     return f"{NOW.major}.{NOW.minor - 1}"
 
 
-def test_a_new_operator_is_listed_on_a_newer_release(project: Project, before: str) -> None:
+def test_new_operator_is_listed_on_a_newer_release(project: Project, before: str) -> None:
     result = _run(project, before)
     assert result.ret == pytest.ExitCode.OK
     observed = project.observed("seen.json")
@@ -46,7 +46,7 @@ def test_a_new_operator_is_listed_on_a_newer_release(project: Project, before: s
     assert observed["rules/cpu/bf16/aten::mm"] == "lower_precision_fp"
 
 
-def test_a_new_operator_fails_on_a_newer_release_if_strict(project: Project, before: str) -> None:
+def test_new_operator_fails_on_a_newer_release_if_strict(project: Project, before: str) -> None:
     result = _run(project, before, "--amp-strict")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines_random(
@@ -58,7 +58,7 @@ def test_a_new_operator_fails_on_a_newer_release_if_strict(project: Project, bef
     )
 
 
-def test_a_new_operator_fails_on_a_covered_release(project: Project) -> None:
+def test_new_operator_fails_on_a_covered_release(project: Project) -> None:
     result = _run(project, f"{NOW.major}.{NOW.minor}")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines_random(["*new: mm*", "AmpFailure: mm has an autocast kernel on cpu *"])

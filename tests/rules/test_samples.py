@@ -57,12 +57,12 @@ def _call(name: str, sample: Sample) -> Invocation:
     return Invocation(name, sample.arguments, sample.keywords)
 
 
-def test_every_operator_of_every_release_has_a_sample() -> None:
+def test_operators_of_all_releases_have_samples() -> None:
     assert [name for name in EVERY if not has_samples(name) and name not in NAMED and name not in UNREACHABLE] == []
 
 
 @pytest.mark.parametrize("name", SAMPLED)
-def test_values_are_the_same_each_time_and_no_16_bit_format_holds_them(name: str) -> None:
+def test_sample_values_are_reproducible_and_need_float32(name: str) -> None:
     if not torch_private.has_overload(name):
         pytest.skip("not in this torch")
     for one, other in zip(samples(name), samples(name), strict=True):
@@ -76,7 +76,7 @@ def test_values_are_the_same_each_time_and_no_16_bit_format_holds_them(name: str
 
 
 @pytest.mark.parametrize("name", [name for name in SAMPLED if name not in NOT_ON_THE_CPU])
-def test_it_runs_on_the_cpu_and_each_argument_matters(name: str) -> None:
+def test_sample_runs_and_its_result_depends_on_each_argument(name: str) -> None:
     if not torch_private.has_overload(name):
         pytest.skip("not in this torch")
     for sample in samples(name):

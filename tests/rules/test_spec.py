@@ -48,12 +48,12 @@ operators = [
 
 
 @pytest.mark.parametrize(("version", "device_type"), COUNTS)
-def test_every_release_has_as_many_rules_as_its_dispatcher_has_kernels(version: str, device_type: str) -> None:
+def test_release_has_as_many_rules_as_its_dispatcher_has_kernels(version: str, device_type: str) -> None:
     rules = expected(device_type, version)
     assert len([name for name, rule in rules.items() if rule.may_be_absent is None]) == COUNTS[version, device_type]
 
 
-def test_a_rule_holds_from_its_first_release_to_its_last() -> None:
+def test_rule_applies_from_its_first_release_to_its_last() -> None:
     assert "aten::rms_norm" not in expected("cuda", "2.11.0")
     assert expected("cuda", "2.12.0")["aten::rms_norm"].name is RuleName.FP32
     assert "aten::cholesky" in expected("cpu", "2.13.0")
@@ -62,7 +62,7 @@ def test_a_rule_holds_from_its_first_release_to_its_last() -> None:
     assert "aten::softmax.Dimname" not in expected("cuda", "2.13.0")
 
 
-def test_what_only_some_builds_have_says_so() -> None:
+def test_rule_of_some_builds_names_them() -> None:
     rule = expected("cuda", "2.13.0")["aten::_cudnn_rnn"]
     assert rule.may_be_absent == "registered by CUDA builds only"
     assert rule.dtype == "float16"
@@ -76,7 +76,7 @@ def test_device_types_without_rules_have_a_reason() -> None:
     assert not load_spec().left_out.keys() & load_spec().device_types.keys()
 
 
-def test_every_rule_has_a_source() -> None:
+def test_rules_all_have_a_source() -> None:
     assert all(rule.source for rules in load_spec().rules.values() for turns in rules.values() for rule in turns)
 
 
@@ -92,28 +92,28 @@ def test_every_rule_has_a_source() -> None:
         ("3.0.0", Coverage.NEWER),
     ],
 )
-def test_the_base_release_decides_whether_the_spec_covers_it(version: str, what: Coverage) -> None:
+def test_coverage_depends_on_the_base_release(version: str, what: Coverage) -> None:
     assert coverage("cuda", version) is what
 
 
-def test_a_newer_release_is_held_against_the_last_covered_one() -> None:
+def test_newer_release_has_the_rules_of_the_last_covered_one() -> None:
     assert expected("cuda", "3.0.0") == expected("cuda", f"{NEXT}.0") == expected("cuda", f"{LAST}.0")
     ended = parse_spec(WELL_FORMED.replace('until = "2.13"', 'until = "2.14"'))
     assert ended.expected("cuda", "2.15.0") == ended.expected("cuda", "2.14.0") != {}
 
 
-def test_an_unknown_device_type_has_no_rules() -> None:
+def test_unknown_device_type_has_no_rules() -> None:
     assert coverage("hpu", "2.13.0") is Coverage.UNKNOWN_DEVICE
     assert expected("hpu", "2.13.0") == {}
 
 
 @pytest.mark.parametrize(("device_type", "version", "since"), [("cpu", "2.5.1", "2.6"), ("mtia", "2.6.0", "2.7")])
-def test_an_older_release_is_an_error(device_type: str, version: str, since: str) -> None:
+def test_older_release_is_refused(device_type: str, version: str, since: str) -> None:
     with pytest.raises(ValueError, match=f"the rules of {device_type} are known from torch {since} on"):
         expected(device_type, version)
 
 
-def test_rows_inherit_from_their_group_and_rules_may_follow_one_another() -> None:
+def test_rows_inherit_from_their_group_and_can_have_several_rules() -> None:
     spec = parse_spec(WELL_FORMED)
     rules = spec.expected("cuda", "2.9.0")
     assert (rules["aten::mm"].since, rules["aten::mm"].until, rules["aten::mm"].source) == ("2.9", "2.13", "elsewhere")
@@ -123,7 +123,7 @@ def test_rows_inherit_from_their_group_and_rules_may_follow_one_another() -> Non
     assert spec.expected("cpu", "2.14.0") == {}
 
 
-def test_a_rule_may_be_older_than_the_covered_releases() -> None:
+def test_rule_can_be_older_than_the_covered_releases() -> None:
     rules = load_spec().rules
     assert rules["cpu"]["aten::prelu"][0].since == "2.1"
     assert rules["cuda"]["aten::prelu"][0].since is None
@@ -156,7 +156,7 @@ def test_a_rule_may_be_older_than_the_covered_releases() -> None:
         (('"2.1" =', '"soon" ='), "earlier.cpu: since = 'soon' is not a release"),
     ],
 )
-def test_a_malformed_row_is_named_with_its_field(change: tuple[str, str], message: str) -> None:
+def test_malformed_row_is_refused_with_its_field(change: tuple[str, str], message: str) -> None:
     assert change[0] in WELL_FORMED
     with pytest.raises(ValueError, match=f"^{SPEC_FILE}: ") as raised:
         parse_spec(WELL_FORMED.replace(*change, 1))

@@ -24,7 +24,7 @@ def sweep() -> Iterator[ChildSweep]:
     result.close()
 
 
-def test_one_child_answers_every_request(sweep: ChildSweep) -> None:
+def test_child_answers_several_requests(sweep: ChildSweep) -> None:
     first = sweep.examine("rule", "aten::mm", torch.bfloat16)
     second = sweep.examine("hand_cast", "prints", torch.float16)
     assert first == {**first, "check": "rule", "overload": "aten::mm", "device": "cpu", "dtype": "bfloat16"}
@@ -40,7 +40,7 @@ def test_one_child_answers_every_request(sweep: ChildSweep) -> None:
         ("poisons", "the device no longer answered after poisons: RuntimeError: CUDA error: an illegal memory access"),
     ],
 )
-def test_a_child_that_dies_costs_one_operator(sweep: ChildSweep, overload: str, message: str) -> None:
+def test_child_that_dies_loses_one_operator(sweep: ChildSweep, overload: str, message: str) -> None:
     before = sweep.examine("rule", "aten::mm", torch.bfloat16)
     with pytest.raises(ExaminationFailed, match=message):
         sweep.examine("rule", overload, torch.bfloat16)
@@ -49,14 +49,14 @@ def test_a_child_that_dies_costs_one_operator(sweep: ChildSweep, overload: str, 
     assert after["pid"] != before["pid"]
 
 
-def test_an_operator_that_raises_costs_no_child(sweep: ChildSweep) -> None:
+def test_operator_that_raises_does_not_end_the_child(sweep: ChildSweep) -> None:
     before = sweep.examine("rule", "aten::mm", torch.bfloat16)
     with pytest.raises(ExaminationFailed, match=r"^raises: ValueError: no such thing$"):
         sweep.examine("rule", "raises", torch.bfloat16)
     assert sweep.examine("rule", "aten::mm", torch.bfloat16) == before
 
 
-def test_a_child_that_hangs_is_killed() -> None:
+def test_child_that_hangs_is_killed() -> None:
     sweep = ChildSweep("cpu", path=sys.path, examiner=EXAMINER, timeout=120)
     sweep.examine("rule", "aten::mm", torch.bfloat16)
     sweep.process.timeout = 0.5
@@ -67,14 +67,14 @@ def test_a_child_that_hangs_is_killed() -> None:
     sweep.close()
 
 
-def test_a_child_that_ends_badly_after_its_work_is_reported() -> None:
+def test_child_that_fails_at_exit_is_reported() -> None:
     sweep = ChildSweep("cpu", path=sys.path, examiner=EXAMINER, timeout=120)
     sweep.examine("rule", "spoils the exit", torch.bfloat16)
     with pytest.raises(ExaminationFailed, match=r"after all its work .* ended with status 9"):
         sweep.close()
 
 
-def test_a_child_that_cannot_start_is_not_tried_again() -> None:
+def test_child_that_cannot_start_is_not_restarted() -> None:
     sweep = ChildSweep("cpu", path=sys.path, modules=["no_such_module"], timeout=120)
     for _ in range(2):
         with pytest.raises(ExaminationFailed, match=r"before it was ready|No module named 'no_such_module'"):
@@ -82,7 +82,7 @@ def test_a_child_that_cannot_start_is_not_tried_again() -> None:
     assert sweep.process.starts == 1
 
 
-def test_a_child_imports_the_modules_it_is_told(tmp_path: Path) -> None:
+def test_child_imports_the_requested_modules(tmp_path: Path) -> None:
     (tmp_path / "breaks_mm.py").write_text(
         "import torch\n"
         "library = torch.library.Library('aten', 'IMPL')\n"
@@ -94,7 +94,7 @@ def test_a_child_imports_the_modules_it_is_told(tmp_path: Path) -> None:
     sweep.close()
 
 
-def test_the_cpu_and_fake_devices_are_swept_in_this_process() -> None:
+def test_cpu_and_fake_devices_are_swept_in_this_process() -> None:
     for name in ("cpu", "fake:cuda"):
         sweep = open_sweep(find_device(name))
         assert isinstance(sweep, InProcessSweep)
@@ -104,18 +104,18 @@ def test_the_cpu_and_fake_devices_are_swept_in_this_process() -> None:
         sweep.close()
 
 
-def test_an_accelerator_is_swept_in_a_child() -> None:
+def test_accelerator_is_swept_in_a_child() -> None:
     assert isinstance(open_sweep(find_device("xpu")), ChildSweep)
 
 
-def test_a_device_that_a_hook_made_is_swept_in_this_process() -> None:
+def test_device_of_a_hook_is_swept_in_this_process() -> None:
     class Made(AcceleratorDevice):
         """Device as a back end may define one."""
 
     assert isinstance(open_sweep(Made("xpu")), InProcessSweep)
 
 
-def test_a_child_is_told_the_modules_that_are_plugins(project: Project) -> None:
+def test_plugin_modules_lists_plugins_of_the_command_line(project: Project) -> None:
     project.write(
         breaks_nothing="",
         also_named="",

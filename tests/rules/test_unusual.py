@@ -30,7 +30,7 @@ def first(sample: Sample) -> torch.Tensor:
     return tensor
 
 
-def test_layouts_and_sizes() -> None:
+def test_calls_have_other_layouts_and_sizes() -> None:
     usual_samples = [Sample((torch.arange(12.0).view(3, 4), [0]))]
     actual = calls("sum.dim_IntList", RuleName.FP32, usual_samples)
     x, usual = (
@@ -48,7 +48,7 @@ def test_layouts_and_sizes() -> None:
     assert "channels last" not in x
 
 
-def test_all_tensors_with_the_first_dimension_are_resized_and_others_are_not() -> None:
+def test_tensors_of_the_first_dimension_alone_are_resized() -> None:
     usual_samples = [Sample((torch.ones(3, 4), torch.ones(4, 5)))]
     sample, _ = calls("mm", LOW, usual_samples)["float32, large"]
     assert [tuple(x.shape) for x in sample.arguments] == [(3 * 2**20, 4), (4, 5)]
@@ -57,7 +57,7 @@ def test_all_tensors_with_the_first_dimension_are_resized_and_others_are_not() -
     assert [tuple(x.shape) for x in sample.arguments[:2]] == [(), (0,)]
 
 
-def test_images_are_channels_last_in_the_first_sample_that_has_them() -> None:
+def test_images_are_channels_last_in_the_first_sample_with_images() -> None:
     shapes = (((2, 3, 4), (5, 3, 2)), ((1, 2, 3, 4), (5, 2, 1, 2)), ((7, 2, 3, 4), (5, 2, 1, 2)))
     usual_samples = [Sample(tuple(torch.ones(shape) for shape in pair)) for pair in shapes]
     sample, _ = calls("conv2d", LOW, usual_samples)["float32, channels last"]
@@ -74,7 +74,7 @@ def test_dimensions_are_counted_from_the_end() -> None:
     assert sample.arguments[1] == -2
 
 
-def test_options_are_others_alone_and_by_twos() -> None:
+def test_options_are_changed_alone_and_in_pairs() -> None:
     actual = calls("conv2d", LOW, [Sample((torch.ones(1, 2, 8, 8), torch.ones(2, 2, 3, 3)))])
     alone = ["stride=[2, 2]", "padding=[1, 1]", "dilation=[2, 2]", "groups=2"]
     for option in alone:
@@ -89,7 +89,7 @@ def test_options_are_others_alone_and_by_twos() -> None:
     assert actual["float32, stride=[2, 2], groups=2"][0].keywords == {"stride": [2, 2], "groups": 2}
 
 
-def test_an_option_that_is_given_is_another_one_in_its_place() -> None:
+def test_passed_option_is_changed_in_its_place() -> None:
     usual_samples = [Sample((torch.ones(2, 3), [1], True), {"dtype": None})]
     sample, _ = calls("sum.dim_IntList", RuleName.FP32, usual_samples)["bfloat16, keepdim=False"]
     assert sample.arguments[2] is False
@@ -99,13 +99,13 @@ def test_an_option_that_is_given_is_another_one_in_its_place() -> None:
     assert "bfloat16, keepdim=True" not in by_name
 
 
-def test_an_option_with_several_values_is_never_paired_with_itself() -> None:
+def test_option_with_several_values_is_not_paired_with_itself() -> None:
     actual = calls("addcmul", RuleName.PROMOTE, [Sample((torch.ones(3),) * 3)])
     assert {name.rpartition(", ")[2] for name in actual if "=" in name} == {"value=1.5", "value=0"}
     assert not any(name.count("=") > 1 for name in actual)
 
 
-def test_every_reduction_is_asked_for() -> None:
+def test_calls_have_every_other_reduction() -> None:
     actual = calls("mse_loss", RuleName.FP32, [Sample((torch.ones(3), torch.zeros(3)))])
     assert {name for name in actual if name.startswith("bfloat16, reduction")} == {
         "bfloat16, reduction=0",
@@ -121,7 +121,7 @@ def test_every_reduction_is_asked_for() -> None:
         ("addcmul", RuleName.PROMOTE, (BF16, FP32), (BF16,)),
     ],
 )
-def test_the_dtypes_are_those_in_which_a_rule_casts_and_those_in_which_it_does_not(
+def test_calls_have_dtypes_with_and_without_a_cast(
     overload: str, rule: RuleName, telling: tuple[torch.dtype, ...], silent: tuple[torch.dtype, ...]
 ) -> None:
     actual = calls(overload, rule)

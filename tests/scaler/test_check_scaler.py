@@ -238,7 +238,7 @@ def sets_the_scale(iteration: Iteration) -> None:
 
 @BOTH
 @pytest.mark.parametrize("train", [standard_step, clipped, zeroes_at_the_end, accumulates])
-def test_a_right_step(precision: Precision, train: Train) -> None:
+def test_correct_step_passes(precision: Precision, train: Train) -> None:
     observed = Noted()
     traced = run(train, precision=precision, observed=observed)
     assert [step.skipped for step in traced] == [False, False, True, False, False, False, True, False, False, False]
@@ -254,13 +254,13 @@ def test_a_right_step(precision: Precision, train: Train) -> None:
     assert not observed.notes
 
 
-def test_an_optimizer_of_some_parameters() -> None:
+def test_optimizer_of_some_parameters_passes() -> None:
     """Overflow is planted in a gradient that the optimizer sees: backward computes the last layer's first."""
     traced = run(make_optimizer=lambda parameters: torch.optim.SGD(parameters[:2], lr=2.0**-10))
     assert [index for index, step in enumerate(traced) if step.skipped] == [2, 6]
 
 
-def test_an_overflow_that_an_activation_makes_finite_is_no_skip() -> None:
+def test_overflow_that_an_activation_makes_finite_warns() -> None:
     observed = Noted()
     with pytest.warns(
         SwallowedOverflow, match=r"reached no gradient in iteration 6 \(0\).*overflow_activations_at=\(\)"
@@ -276,7 +276,7 @@ def test_an_overflow_that_an_activation_makes_finite_is_no_skip() -> None:
 @BOTH
 @pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW"])
 @pytest.mark.parametrize("fused", [False, True], ids=["loop", "fused"])
-def test_any_optimizer(precision: Precision, name: str, *, fused: bool) -> None:
+def test_optimizers_pass_and_clipping_before_unscaling_fails(precision: Precision, name: str, *, fused: bool) -> None:
     def make(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
         result: torch.optim.Optimizer = getattr(torch.optim, name)(parameters, lr=2.0**-10, fused=fused)
         return result
@@ -311,17 +311,17 @@ def test_any_optimizer(precision: Precision, name: str, *, fused: bool) -> None:
     ids=lambda value: getattr(value, "__name__", ""),
 )
 @BOTH
-def test_a_wrong_step_is_named(precision: Precision, train: Train, words: str) -> None:
+def test_wrong_step_is_reported(precision: Precision, train: Train, words: str) -> None:
     with pytest.raises(AmpFailure) as raised:
         run(train, precision=precision)
     assert words in str(raised.value)
 
 
-def test_a_network_with_statistics_that_only_overflows_in_gradients() -> None:
+def test_network_with_statistics_passes_without_planted_activations() -> None:
     assert any(step.skipped for step in run(case=cnn(), overflow_activations_at=()))
 
 
-def test_a_scale_that_is_too_high_for_the_case_is_lowered() -> None:
+def test_scale_too_high_for_the_case_is_lowered() -> None:
     large = Case(
         "large",
         lambda: nn.Linear(8, 4),
@@ -333,7 +333,7 @@ def test_a_scale_that_is_too_high_for_the_case_is_lowered() -> None:
     assert [i for i, step in enumerate(traced) if step.skipped] == [2, 6]
 
 
-def test_a_case_that_overflows_at_any_scale() -> None:
+def test_case_that_overflows_at_any_scale_fails() -> None:
     infinite = Case(
         "infinite",
         lambda: nn.Linear(2, 2),
@@ -357,21 +357,21 @@ class _Regions(nn.Module):
             return batch @ self.weight.T
 
 
-def test_a_region_within_the_model_is_one() -> None:
+def test_region_within_the_model_is_accepted() -> None:
     inner = Case("inner", _Regions, lambda: torch.randn(3, 8), lambda m, batch: m(batch).float().square().mean())
     run(forgets_the_region, case=inner, precision=BF16, overflow_activations_at=())
     with pytest.raises(AmpFailure, match="autocast is on in bfloat16 only"):
         run(forgets_the_region, case=inner, precision=FP16, overflow_activations_at=())
 
 
-def test_iterations_that_cannot_be() -> None:
+def test_impossible_iterations_are_refused() -> None:
     with pytest.raises(AmpUsageError, match="one at least, none before 1"):
         check_scaler(Training(mlp(), find_device("cpu"), BF16), unheeded, nonfinite_buffers=(), note=unheeded)
     with pytest.raises(AmpUsageError, match="no parameter that requires a gradient"):
         run(case=Case("frozen", nn.Identity, lambda: torch.ones(2), lambda model, batch: model(batch).sum()))
 
 
-def test_a_model_without_low_tensors() -> None:
+def test_model_without_low_tensors_is_refused() -> None:
     wide = Case("wide", lambda: nn.LayerNorm(4), lambda: torch.randn(3, 4), lambda m, b: m(b).square().sum())
     with pytest.raises(
         AmpUsageError, match=r"no module returns a tensor in float16; expected overflow_activations_at=\(\)"

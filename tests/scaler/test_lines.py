@@ -31,7 +31,7 @@ def check(train: Train) -> None:
 
 
 @pytest.mark.parametrize("name", WRONG_LOOPS)
-def test_line_of_a_mistake_is_named(name: str) -> None:
+def test_wrong_loop_is_reported_with_its_line(name: str) -> None:
     train, words = WRONG_LOOPS[name]
     with pytest.raises(AmpFailure) as raised:
         check(train)

@@ -28,13 +28,13 @@ def run(precision: Precision) -> tuple[TraceStep, ...]:
     return check_scaler(training, unheeded, nonfinite_buffers=(), note=unheeded)
 
 
-def test_a_loss_in_float16_is_told() -> None:
+def test_loss_in_float16_warns() -> None:
     with pytest.warns(LowLoss, match=r"mlp: the loss that is scaled is float16.*output\.float\(\)"):
         traced = run(FP16)
     assert max(step.scale for step in traced) < 65536
 
 
-def test_why() -> None:
+def test_gradient_of_a_float16_loss_overflows_at_the_initial_scale() -> None:
     """The gradient of such a loss is the scale in float16, which does not represent 65536."""
     scaler, weight = torch.amp.GradScaler("cpu", init_scale=65536.0), torch.ones((), requires_grad=True)
     scaled: Any = scaler.scale(weight.half())
@@ -43,7 +43,7 @@ def test_why() -> None:
     assert weight.grad.isinf()
 
 
-def test_a_loss_in_bf16_can_be_scaled() -> None:
+def test_loss_in_bf16_does_not_warn() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         run(BF16)

@@ -133,7 +133,7 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], str]] = {
 @BOTH
 @pytest.mark.parametrize("name", LAYERS)
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is:DeprecationWarning")
-def test_running_statistics_are_a_note_that_names_the_layer(precision: Precision, name: str) -> None:
+def test_running_statistics_are_noted_with_their_layer(precision: Precision, name: str) -> None:
     layer, path = LAYERS[name]
     noted = run(case(layer), precision=precision)
     (note,) = noted.notes
@@ -142,7 +142,7 @@ def test_running_statistics_are_a_note_that_names_the_layer(precision: Precision
     assert len(noted["normed/spoilt buffers"]) == 2
 
 
-def test_a_note_names_twelve_layers_and_counts_the_rest() -> None:
+def test_note_names_twelve_layers_and_counts_the_rest() -> None:
     noted = run(case(lambda: nn.Sequential(*(nn.BatchNorm1d(6) for _ in range(14)))))
     assert "statistics of 2.0, 2.1, 2.2, 2.3, 2.4, 2.5, 2.6, 2.7, 2.8, 2.9, 2.10, 2.11 and 2 more:" in noted.notes[0]
 
@@ -168,7 +168,7 @@ def test_other_buffers_are_a_failure(precision: Precision, layer: Callable[[], n
     assert not run(case(layer), precision=precision, nonfinite_buffers=["2.*"]).notes
 
 
-def test_other_buffers_beside_statistics_are_named_alone() -> None:
+def test_failure_names_other_buffers_without_statistics() -> None:
     layers = case(lambda: nn.Sequential(nn.BatchNorm1d(6), Average("mean")))
     with pytest.raises(AmpFailure, match=r"left in buffers: 2\.1\.mean\n"):
         run(layers)
@@ -192,7 +192,7 @@ def test_statistics_that_overflow_by_themselves_are_a_failure(precision: Precisi
     assert "none was planted in the forward pass of iteration 0" in str(raised.value)
 
 
-def test_a_name_of_no_buffer_is_refused() -> None:
+def test_unknown_buffer_name_is_refused() -> None:
     with pytest.raises(
         AmpUsageError,
         match=r"nonfinite_buffers='\*\.mean', and normed has no such buffer; it has 2\.running_mean, 2\.r",
@@ -201,7 +201,7 @@ def test_a_name_of_no_buffer_is_refused() -> None:
 
 
 @pytest.mark.parametrize("nonfinite_buffers", ["2.running_mean", "2.*"])
-def test_what_is_called_spoilt_has_to_be(nonfinite_buffers: str) -> None:
+def test_finite_buffer_named_as_nonfinite_is_a_failure(nonfinite_buffers: str) -> None:
     with pytest.raises(AmpFailure, match=r"normed: finite, and named in nonfinite_buffers: 2\."):
         run(case(lambda: nn.BatchNorm1d(6)), overflow_activations_at=(), nonfinite_buffers=[nonfinite_buffers])
 
@@ -219,7 +219,7 @@ def test_a_network(amp):
 
 
 @pytest.mark.parametrize("processes", [(), ("-n", "1")], ids=["one process", "xdist"])
-def test_the_summary_has_the_note(project: Project, processes: tuple[str, ...], tmp_path: Any) -> None:
+def test_summary_and_report_have_the_note(project: Project, processes: tuple[str, ...], tmp_path: Any) -> None:
     """The note also appears if every warning is an error."""
     project.write(test_it=NETWORK)
     page = tmp_path / "page.html"

@@ -13,7 +13,7 @@ from pytest_amp.scaler.optimizers import IMPLEMENTATIONS, VARIANTS, make_optimiz
 @pytest.mark.parametrize(
     "variant", [name for name, variant in VARIANTS.items() if hasattr(torch.optim, variant.class_name)]
 )
-def test_each_has_another_value_than_its_own(variant: str) -> None:
+def test_options_differ_from_the_defaults(variant: str) -> None:
     usual = inspect.signature(getattr(torch.optim, VARIANTS[variant].class_name)).parameters
     variant_values = {name: parameter.default for name, parameter in usual.items()} | dict(VARIANTS[variant].keywords)
     options = list(options_of(variant))
@@ -27,7 +27,7 @@ def test_each_has_another_value_than_its_own(variant: str) -> None:
     assert "differentiable" not in names
 
 
-def test_options_go_to_the_optimizer() -> None:
+def test_make_optimizer_passes_options() -> None:
     """Include momentum, without which some of them have no effect."""
     options = list(options_of("SGD, loop"))
     assert {"nesterov": True, "momentum": 0.5} in options

@@ -41,11 +41,11 @@ def side_by_side(*kinds: str, scale: float = 8.0, precision: Precision = FP16) -
 
 
 @pytest.mark.parametrize("precision", [FP16, BF16], ids=["fp16", "bf16"])
-def test_the_real_scaler_agrees(precision: Precision) -> None:
+def test_gradscaler_agrees_with_the_reference(precision: Precision) -> None:
     assert run_programs(find_device("cpu"), precision, programs=10).total() > 200
 
 
-def test_a_seed_gives_the_same_programs_each_time() -> None:
+def test_seed_determines_the_programs() -> None:
     cpu = find_device("cpu")
     first, second, other = (run_programs(cpu, FP16, programs=5, seed=seed) for seed in (1, 1, 2))
     assert first == second
@@ -63,20 +63,20 @@ def test_a_seed_gives_the_same_programs_each_time() -> None:
     ],
     ids=["step", "update", "state_dict", "load_state_dict", "set_growth_factor"],
 )
-def test_a_wrong_scaler_is_found(monkeypatch: pytest.MonkeyPatch, method: str, wrong: Callable[..., Any]) -> None:
+def test_wrong_scaler_is_detected(monkeypatch: pytest.MonkeyPatch, method: str, wrong: Callable[..., Any]) -> None:
     monkeypatch.setattr(torch.amp.GradScaler, method, wrong)
     with pytest.raises(AssertionError, match=r"after \d+ calls GradScaler has"):
         run_programs(find_device("cpu"), FP16, programs=40)
 
 
-def test_a_program_that_disagrees_is_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_program_is_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.amp.GradScaler, "update", keeps_its_stages)
     with pytest.raises(AssertionError, match=r"after \d+ calls") as actual:
         run_programs(find_device("cpu"), FP16, programs=40)
     assert str(actual.value).partition("calls: ")[2].count(";") <= 6
 
 
-def test_gradients_overflow_as_the_dtype_does() -> None:
+def test_gradients_overflow_in_the_range_of_the_dtype() -> None:
     both = side_by_side("loop", scale=2.0**17)
     both.backward([0], together=False)
     assert [abs(g) for g in both.lanes[0].gradients or []] == [_INFINITE] * 4
@@ -85,7 +85,7 @@ def test_gradients_overflow_as_the_dtype_does() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("bad", [None, _INFINITE])
-def test_an_iteration_of_every_kind(kind: str, bad: float | None) -> None:
+def test_iteration_of_each_kind_agrees_with_the_reference(kind: str, bad: float | None) -> None:
     both = side_by_side(kind, precision=BF16)
     (lane,) = both.lanes
     both.backward([0], together=False)
@@ -98,7 +98,7 @@ def test_an_iteration_of_every_kind(kind: str, bad: float | None) -> None:
     assert (lane.gradients == [1.0, -2.0, 3.0, 5.0]) == (bad is None and not refused)
 
 
-def test_a_disagreement_says_what_was_called() -> None:
+def test_disagreement_lists_the_calls() -> None:
     both = side_by_side("loop", "fused")
     both.backward([0, 1], together=True)
     both.model.tracker = 3

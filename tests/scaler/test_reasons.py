@@ -24,7 +24,7 @@ def differs_in_the_low_dtype(iteration: Iteration) -> None:
     finish(iteration)
 
 
-def test_an_operator_that_differs_is_named_before_clipping(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_different_operator_is_the_likely_cause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         reasons, "likely_operator", lambda *_: "gelu_backward in 1: has 300 times the error of its model"
     )
@@ -41,7 +41,7 @@ def enlarges_weights(iteration: Iteration) -> None:
     standard_step(iteration)
 
 
-def test_a_skipped_step_names_the_operator_that_overflows() -> None:
+def test_overflowing_operator_is_the_likely_cause_of_a_skipped_step() -> None:
     with pytest.raises(
         AmpFailure, match="iteration 1: a step is skipped, or does nothing, without an overflow"
     ) as raised:
@@ -56,13 +56,13 @@ def ignores_the_loss(iteration: Iteration) -> None:
     finish(iteration)
 
 
-def test_a_step_that_moves_nothing_is_not_told_of_an_overflow() -> None:
+def test_step_with_zero_gradients_names_no_overflow() -> None:
     with pytest.raises(AmpFailure, match="a step is skipped, or does nothing, without an overflow") as raised:
         run(ignores_the_loss)
     assert raised.match("likely +the loss reaches no parameter, its gradient is zero")
 
 
-def test_gradients_of_float16_parameters_are_told_of_the_parameters() -> None:
+def test_refusals_of_gradscaler_have_their_likely_cause() -> None:
     text = str(refused("it", ValueError("Attempting to unscale FP16 gradients.")))
     assert "likely    parameters that are float16: keep them in float32" in text
     assert "unscale_ is called twice" in str(refused("it", RuntimeError("unscale_() has already been called")))
@@ -80,7 +80,7 @@ def infinite_at_times(iteration: Iteration) -> None:
     finish(iteration)
 
 
-def test_gradients_that_are_finite_at_one_scale_only_are_red() -> None:
+def test_gradients_finite_at_one_scale_only_fail() -> None:
     with pytest.raises(AmpFailure, match="the gradients that the optimizer sees depend on the scale") as raised:
         run(infinite_at_times)
     assert raised.match("now +relative distance inf")

@@ -29,47 +29,47 @@ def test_float32_rounds(value: float, expected: float) -> None:
     assert float32(value) == expected
 
 
-def test_float32_keeps_nan() -> None:
+def test_float32_preserves_nan() -> None:
     assert math.isnan(float32(math.nan))
 
 
-def test_the_rule_grows_on_the_step_that_completes_the_interval() -> None:
+def test_rule_grows_on_the_step_that_completes_the_interval() -> None:
     rule = UpdateRule(growth_interval=3)
     assert rule.after(8.0, 1, found_inf=False) == (8.0, 2)
     assert rule.after(8.0, 2, found_inf=False) == (16.0, 0)
     assert rule.after(8.0, 3, found_inf=False) == (8.0, 4)
 
 
-def test_the_rule_backs_off_whatever_the_count() -> None:
+def test_rule_backs_off_at_any_count() -> None:
     assert UpdateRule().after(8.0, 5, found_inf=True) == (4.0, 0)
 
 
-def test_the_rule_stops_at_the_largest_finite_scale() -> None:
+def test_rule_stops_at_the_largest_finite_scale() -> None:
     assert UpdateRule(growth_interval=1).after(2.0**127, 0, found_inf=False) == (2.0**127, 0)
 
 
-def test_the_rule_rounds_to_float32() -> None:
+def test_rule_rounds_to_float32() -> None:
     assert UpdateRule(backoff_factor=0.1).after(1.0, 0, found_inf=True) == (float32(0.1), 0)
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_disabled_model_lets_every_call_through(call: str) -> None:
+def test_disabled_model_accepts_every_call(call: str) -> None:
     assert outcome(call, State.DISABLED) == (Transition(State.DISABLED), State.DISABLED)
 
 
-def test_the_table_is_complete() -> None:
+def test_transition_table_is_complete() -> None:
     assert TABLE.keys() == set(CALLS)
     assert all(outcomes.keys() == set(State) - {State.DISABLED} for outcomes in TABLE.values())
 
 
 @pytest.mark.parametrize("method", ["unscale_", "step", "update"])
-def test_nothing_works_before_the_first_scale(method: str) -> None:
+def test_call_before_the_first_scale_is_refused(method: str) -> None:
     with pytest.raises(Refused, match=f"Attempted {method} but _scale is None"):
         call(ReferenceScaler(), method)
 
 
 @pytest.mark.parametrize("explicit", [False, True])
-def test_an_inf_skips_the_step_and_backs_off(*, explicit: bool) -> None:
+def test_inf_skips_the_step_and_backs_off(*, explicit: bool) -> None:
     scaler = started(scale_now=8.0, tracker=3)
     if explicit:
         scaler.unscale_("it", Gradients.NON_FINITE)
@@ -78,7 +78,7 @@ def test_an_inf_skips_the_step_and_backs_off(*, explicit: bool) -> None:
     assert (scaler.scale_now, scaler.tracker) == (4.0, 0)
 
 
-def test_an_inf_of_one_optimizer_skips_only_that_one() -> None:
+def test_inf_of_one_optimizer_skips_that_one_only() -> None:
     scaler = started(scale_now=8.0)
     assert scaler.step("one", Gradients.FINITE) is True
     assert scaler.step("other", Gradients.NON_FINITE) is False
@@ -86,28 +86,28 @@ def test_an_inf_of_one_optimizer_skips_only_that_one() -> None:
     assert scaler.scale_now == 4.0
 
 
-def test_a_step_without_gradients_is_refused() -> None:
+def test_step_without_gradients_is_refused() -> None:
     scaler = started()
     with pytest.raises(Refused, match="for this optimizer"):
         scaler.step("it", Gradients.NONE)
     assert scaler.stage("it") is Stage.UNSCALED
 
 
-def test_a_new_scale_keeps_the_tracker() -> None:
+def test_new_scale_keeps_the_tracker() -> None:
     scaler = started(tracker=3)
     scaler.step("it", Gradients.NON_FINITE)
     scaler.update(3.0)
     assert (scaler.scale_now, scaler.tracker, scaler.stage("it")) == (3.0, 3, Stage.READY)
 
 
-def test_state_goes_through_a_state_dict() -> None:
+def test_state_dict_restores_the_state() -> None:
     scaler = ReferenceScaler(3.0, UpdateRule(4.0, 0.25, 7), tracker=5)
     other = ReferenceScaler()
     other.load_state_dict(scaler.state_dict())
     assert other == scaler
 
 
-def test_an_empty_state_is_refused() -> None:
+def test_empty_state_dict_is_refused() -> None:
     with pytest.raises(Refused, match="source state dict is empty"):
         ReferenceScaler().load_state_dict(ReferenceScaler(enabled=False).state_dict())
 
@@ -122,7 +122,7 @@ def test_pickling_needs_a_finished_iteration() -> None:
     assert scaler.pickled() == ReferenceScaler(8.0, tracker=3)
 
 
-def test_a_disabled_model_is_the_identity() -> None:
+def test_disabled_model_is_the_identity() -> None:
     scaler = ReferenceScaler(enabled=False)
     assert scaler.scale() == scaler.get_scale() == 1.0
     assert scaler.step("it", Gradients.NON_FINITE) is True
@@ -137,7 +137,7 @@ def test_float16_rounds() -> None:
     assert [float16(x) for x in (65519.0, 65520.0, 2.0**-25, 1 + 2**-11)] == [65504.0, math.inf, 0.0, 1.0]
 
 
-def test_found_infs_are_kept_by_device() -> None:
+def test_found_infs_are_stored_by_device() -> None:
     scaler = started(scale_now=8.0)
     devices = {"cuda:0": Gradients.FINITE, "cuda:1": Gradients.NON_FINITE, "cpu": Gradients.NONE}
     assert scaler.step("it", devices) is False
@@ -146,13 +146,13 @@ def test_found_infs_are_kept_by_device() -> None:
     assert (scaler.scale_now, scaler.found_inf("it")) == (4.0, {})
 
 
-def test_no_gradients_on_any_device_is_refused() -> None:
+def test_step_without_gradients_on_any_device_is_refused() -> None:
     scaler = started()
     with pytest.raises(Refused, match="for this optimizer"):
         scaler.step("it", {"cuda:0": Gradients.NONE})
 
 
-def test_the_scale_is_rounded_by_the_first_scale() -> None:
+def test_first_scale_rounds_the_scale() -> None:
     scaler = ReferenceScaler(0.1)
     assert scaler.get_scale() == 0.1
     assert scaler.scale() == scaler.get_scale() == float32(0.1)
@@ -163,7 +163,7 @@ def test_the_scale_is_rounded_by_the_first_scale() -> None:
     assert scaler.get_scale() == float32(0.1)
 
 
-def test_a_refused_call_keeps_the_optimizer() -> None:
+def test_refused_call_registers_the_optimizer() -> None:
     scaler = started()
     with pytest.raises(Refused, match="FP16"):
         scaler.unscale_("it", Gradients.FINITE, fp16=True)
@@ -171,14 +171,14 @@ def test_a_refused_call_keeps_the_optimizer() -> None:
         scaler.pickled()
 
 
-def test_a_fused_step_needs_no_gradients() -> None:
+def test_fused_step_needs_no_gradients() -> None:
     scaler = started()
     assert scaler.step("it", Gradients.NONE, fused=True) is True
     with pytest.raises(Refused, match="prior to update"):
         scaler.update()
 
 
-def test_a_fused_step_with_gradients_that_came_after_an_unscale_without_is_refused() -> None:
+def test_fused_step_with_gradients_after_an_empty_unscale_is_refused() -> None:
     """torch fails likewise: the sum of no found-inf is the integer 0, which has no device."""
     scaler = started()
     scaler.unscale_("it", Gradients.NONE)
@@ -186,7 +186,7 @@ def test_a_fused_step_with_gradients_that_came_after_an_unscale_without_is_refus
         scaler.step("it", Gradients.FINITE, fused=True)
 
 
-def test_a_new_scale_is_rounded_to_float32() -> None:
+def test_new_scale_is_rounded_to_float32() -> None:
     scaler = started()
     scaler.update(0.1)
     assert scaler.get_scale() == float32(0.1) != 0.1

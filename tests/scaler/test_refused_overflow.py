@@ -71,7 +71,7 @@ def run(
 
 @BOTH
 @pytest.mark.parametrize("refuse", [by_value_error, by_assertion, by_a_distribution, by_no_number])
-def test_the_rest_of_the_check_goes_on(precision: Precision, refuse: Refuse) -> None:
+def test_check_continues_after_a_refused_overflow(precision: Precision, refuse: Refuse) -> None:
     noted = Noted()
     assert run(case(refuse), noted, precision) == ["2"]
     (note,) = noted.notes
@@ -82,7 +82,7 @@ def test_the_rest_of_the_check_goes_on(precision: Precision, refuse: Refuse) -> 
     assert noted["refusing/skipped"] == ["2"]
 
 
-def test_the_rest_of_the_check_is_as_strict_as_before() -> None:
+def test_check_reports_wrong_steps_after_a_refused_overflow() -> None:
     def clips_before_unscaling(iteration: Iteration) -> None:
         iteration.optimizer.zero_grad()
         with iteration.autocast():
@@ -96,13 +96,13 @@ def test_the_rest_of_the_check_is_as_strict_as_before() -> None:
         run(case(by_value_error), Noted(), train=clips_before_unscaling)
 
 
-def test_names_of_what_the_left_out_part_would_spoil_are_taken() -> None:
+def test_buffer_names_are_accepted_after_a_refused_overflow() -> None:
     noted = Noted()
     run(case(by_value_error, lambda: nn.BatchNorm1d(4)), noted, nonfinite_buffers=["*.running_mean"])
     assert noted["refusing/spoilt buffers"] == []
 
 
-def test_an_error_without_an_overflow_is_the_projects_own() -> None:
+def test_error_without_an_overflow_is_raised() -> None:
     def fails(iteration: Iteration) -> None:
         if iteration.index == 4:
             raise ValueError("of the project")
@@ -113,7 +113,7 @@ def test_an_error_without_an_overflow_is_the_projects_own() -> None:
 
 
 @BOTH
-def test_a_step_that_raises_at_an_inf_gradient_is_a_failure(precision: Precision) -> None:
+def test_step_that_raises_at_an_inf_gradient_fails(precision: Precision) -> None:
     """The scaler would skip it: an overflow, which is usual in the first steps, would end the training."""
 
     def clips_finite_gradients_only(iteration: Iteration) -> None:

@@ -32,7 +32,7 @@ def refused() -> None:
     raise AssertionError("the step was taken once more")
 
 
-def test_a_step_whose_region_was_seen_is_not_taken_again() -> None:
+def test_step_with_an_observed_region_is_not_repeated() -> None:
     check_region(iteration(torch.bfloat16), refused)
 
 
@@ -43,14 +43,14 @@ def test_a_step_whose_region_was_seen_is_not_taken_again() -> None:
         ((torch.float16,), "autocast is on in float16 only", "its own region with another dtype"),
     ],
 )
-def test_a_step_without_the_region_is_told_what_it_has(regions: tuple[torch.dtype, ...], now: str, likely: str) -> None:
+def test_step_without_the_region_fails_with_its_dtypes(regions: tuple[torch.dtype, ...], now: str, likely: str) -> None:
     with pytest.raises(AmpFailure, match=r"computes nothing under autocast\(bfloat16\)") as raised:
         check_region(iteration(*regions), lambda: torch.ones(1) + 1)
     assert now in str(raised.value)
     assert likely in str(raised.value)
 
 
-def test_a_region_within_is_looked_for() -> None:
+def test_region_within_the_step_is_found_by_repeating_it() -> None:
     def again() -> None:
         with torch.autocast("cpu", torch.bfloat16):
             torch.ones(1).add(1)
@@ -60,7 +60,7 @@ def test_a_region_within_is_looked_for() -> None:
     assert actual.regions == set(), "what was seen stays as it was"
 
 
-def test_gradients_are_watched_for_as_long_as_was_asked() -> None:
+def test_backward_is_observed_within_the_context_only() -> None:
     weight, observed = nn.Parameter(torch.ones(2)), set[torch.dtype]()
     with noted_in_backward("cpu", [weight], observed):
         torch.autograd.backward(weight.sum())
@@ -73,7 +73,7 @@ def test_gradients_are_watched_for_as_long_as_was_asked() -> None:
     assert observed == {torch.bfloat16}
 
 
-def test_region_in_another_dtype_is_named_by_its_line() -> None:
+def test_region_in_another_dtype_is_reported_with_its_line() -> None:
     def again() -> None:
         with torch.autocast("cpu", torch.float16):
             torch.ones(1).add(1)

@@ -20,7 +20,7 @@ def loss(model, batch):
 """
 
 
-def test_a_case_is_traced(project: Project) -> None:
+def test_scaler_trace_returns_the_steps(project: Project) -> None:
     project.write(
         model=MODEL,
         test_it="""
@@ -116,7 +116,7 @@ _WRONG = {
 }
 
 
-def test_what_cannot_be_is_one_line(project: Project) -> None:
+def test_wrong_arguments_are_refused_in_one_line(project: Project) -> None:
     """Print the test's own line, and the expected arguments: no frame of the plugin."""
     head = "import torch\nfrom model import batch, build, loss\n\n"
     instance = "def made():\n    return torch.optim.SGD(build().parameters(), lr=0.1)\n\n"
@@ -131,7 +131,7 @@ def test_what_cannot_be_is_one_line(project: Project) -> None:
     assert "given.py" not in text
 
 
-def test_a_case_is_checked_and_observed(project: Project) -> None:
+def test_check_scaler_records_skipped_steps(project: Project) -> None:
     project.write(
         model=MODEL,
         test_it="""
@@ -164,7 +164,7 @@ def test_wrong(amp):
     assert (skipped.kind, skipped.value) == (Kind.STATE, ["2", "6"])
 
 
-def test_within_a_region_it_is_refused(project: Project) -> None:
+def test_check_scaler_within_a_region_is_refused(project: Project) -> None:
     project.write(
         model=MODEL,
         test_it="""

@@ -17,7 +17,7 @@ from pytest_amp.scaler import Training, check_scaler
 from tests.observing import unheeded
 
 
-def test_numbers_that_torch_does_not_seed_are_named() -> None:
+def test_unseeded_random_numbers_are_reported() -> None:
     numbers, case = itertools.cycle([1, 4, 16]), mlp(width=16, batch=4)
 
     def loss(model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:

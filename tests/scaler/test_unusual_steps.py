@@ -27,7 +27,7 @@ def counts_a_clean_step_twice(iteration: Iteration) -> None:
 
 
 @BOTH
-def test_a_count_of_clean_steps_that_is_changed_is_named(precision: Precision) -> None:
+def test_changed_growth_tracker_is_reported(precision: Precision) -> None:
     with pytest.raises(AmpFailure, match="iteration 0: the scale does not follow the rule") as raised:
         run(counts_a_clean_step_twice, precision=precision)
     assert "growth tracker 2" in str(raised.value)
@@ -43,7 +43,7 @@ def zeroes_all_for_one_that_is_bad(iteration: Iteration) -> None:
 
 
 @BOTH
-def test_an_overflow_of_which_nothing_is_found_is_named_though_nothing_moves(precision: Precision) -> None:
+def test_undetected_overflow_is_reported_without_a_change_of_weights(precision: Precision) -> None:
     with pytest.raises(AmpFailure, match="iteration 2: a step with an overflow is taken") as raised:
         run(zeroes_all_for_one_that_is_bad, precision=precision)
     assert "found inf: False, skipped: True" in str(raised.value)
@@ -64,13 +64,13 @@ class DeafSGD(torch.optim.SGD):
 
 
 @BOTH
-def test_an_optimizer_that_does_not_ask_what_was_found_is_named(precision: Precision) -> None:
+def test_optimizer_that_ignores_found_inf_is_reported(precision: Precision) -> None:
     with pytest.raises(AmpFailure, match="iteration 2: a step with an overflow is taken") as raised:
         run(precision=precision, make_optimizer=lambda parameters: DeafSGD(parameters, lr=2.0**-10))
     assert "found inf: True, skipped: False" in str(raised.value)
 
 
-def test_a_step_that_moves_nothing_is_named() -> None:
+def test_step_that_changes_no_weight_is_reported() -> None:
     with pytest.raises(AmpFailure, match="iteration 0: a step is skipped, or does nothing, without an overflow"):
         run(make_optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.0))
 
@@ -98,7 +98,7 @@ def leaves_out_a_step(iteration: Iteration) -> None:
 
 @BOTH
 @pytest.mark.parametrize("step", [assigns_its_gradients, leaves_out_a_step])
-def test_overflow_is_planted_and_skipped_in_a_step_that_does_it_itself(step: Train, precision: Precision) -> None:
+def test_overflow_is_skipped_in_a_step_with_its_own_autograd_calls(step: Train, precision: Precision) -> None:
     trace = run(step, precision=precision)
     assert [index for index, traced in enumerate(trace) if traced.found_inf] == [
         index for index, traced in enumerate(trace) if traced.skipped
@@ -115,7 +115,7 @@ def steps_only_sometimes(iteration: Iteration) -> None:
 
 
 @BOTH
-def test_step_that_is_left_out_without_an_overflow_is_named(precision: Precision) -> None:
+def test_omitted_step_without_an_overflow_is_reported(precision: Precision) -> None:
     with pytest.raises(AmpFailure, match=r"iteration 0: the training step calls scaler\.step 0 times"):
         run(steps_only_sometimes, precision=precision)
 
@@ -131,7 +131,7 @@ def penalises_scaled_gradients(iteration: Iteration) -> None:
     finish(iteration)
 
 
-def test_gradient_penalty_that_is_not_unscaled_is_named_with_its_line() -> None:
+def test_scaled_gradient_penalty_is_reported_with_its_line() -> None:
     with pytest.raises(AmpFailure, match="depend on the scale") as raised:
         run(penalises_scaled_gradients)
     line = penalises_scaled_gradients.__code__.co_firstlineno + 5
@@ -153,7 +153,7 @@ class Normalised(nn.Module):
         return result / (1 + largest)
 
 
-def test_each_iteration_is_judged_by_itself() -> None:
+def test_overflowed_buffer_does_not_affect_later_iterations() -> None:
     """The next forward pass reads a buffer that an overflow has overwritten, and would overflow from then on."""
     case = Case(
         "normalised",
@@ -182,12 +182,12 @@ def steps_with_two_optimizers(iteration: Iteration) -> None:
     ("train", "says"),
     [(updates_twice, "calls scaler.update 2 times"), (steps_with_two_optimizers, "calls scaler.step 2 times")],
 )
-def test_what_is_called_twice_is_named_though_nothing_comes_of_it(train: Train, says: str) -> None:
+def test_repeated_call_without_an_effect_is_reported(train: Train, says: str) -> None:
     with pytest.raises(AmpFailure, match=f"iteration 0: the training step {says}"):
         run(train)
 
 
-def test_what_is_added_to_scaled_gradients_is_named_while_it_is_small() -> None:
+def test_small_addition_to_scaled_gradients_is_reported() -> None:
     """Add weight decay explicitly, before ``unscale_``: gradients at the two scales differ by half of their size."""
     decay = 0.0
 
@@ -207,7 +207,7 @@ def test_what_is_added_to_scaled_gradients_is_named_while_it_is_small() -> None:
     assert re.search(r"relative distance \d", str(raised.value))
 
 
-def test_the_scale_has_room_to_grow() -> None:
+def test_scale_is_chosen_with_room_to_grow() -> None:
     """Three times the scale must be finite in fp16: it is at 2^14, and is not at 2^15."""
     case = Case("three", lambda: nn.Linear(4, 1), lambda: torch.full((1, 4), 0.1), lambda m, x: 3 * m(x).float().sum())
     training = Training(case, find_device("cpu"), FP16, overflow_gradients_at=(8,))
@@ -216,13 +216,13 @@ def test_the_scale_has_room_to_grow() -> None:
     assert max(step.scale for step in traced) == 2.0**13
 
 
-def test_gradients_that_are_no_numbers_are_not_taken_for_old_ones() -> None:
+def test_nonfinite_gradients_are_not_reported_as_accumulated() -> None:
     """Overflow in the second iteration, the one in which additions to the gradients are watched."""
     traced = run(overflow_activations_at=(1,))
     assert [step.skipped for step in traced[:3]] == [False, True, True]
 
 
-def test_a_parameter_without_elements_takes_no_overflow() -> None:
+def test_overflow_is_not_planted_in_an_empty_parameter() -> None:
     class Model(nn.Module):
         def __init__(self) -> None:
             super().__init__()

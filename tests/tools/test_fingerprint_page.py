@@ -7,13 +7,13 @@ from tests.project import ROOT
 from tools.fingerprints.page import BEGIN, END, as_markdown
 
 
-def test_the_page_is_up_to_date() -> None:
+def test_fingerprint_page_is_up_to_date() -> None:
     text = (ROOT / "docs" / "reference" / "fingerprint.md").read_text(encoding="utf-8")
     actual = text.partition(BEGIN)[2].partition(END)[0].strip()
     assert actual == as_markdown(load()), "make it with: python -m tools.fingerprints --page"
 
 
-def test_counts_and_reasons() -> None:
+def test_tables_have_counts_and_reasons() -> None:
     known = parse(
         "measured cpu 2.13\nmeasured cuda 2.11 2.13\nmeasured real-cuda 2.11\n"
         "mm: fp32 low | low low\nnn.Linear: fp32 low | low low\nnn.functional.elu: fp32 low | =\n"

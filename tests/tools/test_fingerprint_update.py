@@ -51,7 +51,7 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "fingerprints.txt"
 
 
-def test_a_file_that_is_not_there_is_made(file: Path) -> None:
+def test_missing_file_is_created(file: Path) -> None:
     assert update.update(file, ["cpu"]) == [
         "cpu bf16: 2 entries, of which nothing was known",
         "cpu fp16: 2 entries, of which nothing was known",
@@ -59,14 +59,14 @@ def test_a_file_that_is_not_there_is_made(file: Path) -> None:
     assert file.read_text(encoding="utf-8").endswith(f"\nmeasured cpu {NOW}\naddmm: {LOW}\ncov: {LOW}\n")
 
 
-def test_nothing_changes_twice(file: Path) -> None:
+def test_second_update_changes_nothing(file: Path) -> None:
     update.update(file, ["cpu", "fake:cuda"])
     before = file.read_text(encoding="utf-8")
     assert update.update(file, ["cpu", "fake:cuda"]) == []
     assert file.read_text(encoding="utf-8") == before
 
 
-def test_what_changed_is_told_entry_by_entry(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changed_entries_are_listed(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     update.update(file, ["cpu"])
     monkeypatch.setattr(Swept, "answers", {"addmm": SAME, "conv2d": f"{LOW}; lost"})
     assert update.update(file, ["cpu"])[:3] == [
@@ -78,7 +78,7 @@ def test_what_changed_is_told_entry_by_entry(file: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("other", ["2.0", "9.9"])
-def test_another_release_is_put_beside_the_known_ones(file: Path, monkeypatch: pytest.MonkeyPatch, other: str) -> None:
+def test_other_release_is_added(file: Path, monkeypatch: pytest.MonkeyPatch, other: str) -> None:
     update.update(file, ["cpu"])
     monkeypatch.setattr(torch, "__version__", f"{other}.0+cpu")
     monkeypatch.setattr(Swept, "answers", {"addmm": LOW, "cov": SAME})
@@ -89,7 +89,7 @@ def test_another_release_is_put_beside_the_known_ones(file: Path, monkeypatch: p
     assert known.expected("cpu", "bf16", f"{other}.0") == {"addmm": {LOW}, "cov": {SAME}}
 
 
-def test_a_check_changes_no_file_and_ends_with_1(
+def test_check_changes_no_file_and_ends_with_1(
     file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert update.main(["cpu"], path=file) == 0
@@ -101,7 +101,7 @@ def test_a_check_changes_no_file_and_ends_with_1(
     assert f"cpu bf16 changed cov: {LOW} -> {SAME}\n" in capsys.readouterr().out
 
 
-def test_of_a_real_device_only_what_differs_is_kept(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_entries_of_a_real_device_that_differ_are_written(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(update, "find_device", lambda name: CudaDevice() if name == "cuda" else find_device(name))
     monkeypatch.setattr(Swept, "others", {"cuda": {"cov": FULL}})
     update.update(file, ["fake:cuda"])
@@ -110,7 +110,7 @@ def test_of_a_real_device_only_what_differs_is_kept(file: Path, monkeypatch: pyt
     assert update.update(file, ["cuda"]) == []
 
 
-def test_what_only_a_real_device_can_tell_is_kept(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_entry_unknown_on_the_fake_device_is_written(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(update, "find_device", lambda name: CudaDevice() if name == "cuda" else find_device(name))
     monkeypatch.setattr(Swept, "answers", {"geqrf": "fp32 ? | ="})
     monkeypatch.setattr(Swept, "others", {"cuda": {"geqrf": "fp32 error | ="}})
@@ -128,7 +128,7 @@ def test_what_only_a_real_device_can_tell_is_kept(file: Path, monkeypatch: pytes
         (LOW, "not: needs another build or machine"),
     ],
 )
-def test_guard_that_would_be_lost_is_named_and_kept(
+def test_lost_guard_is_reported_and_the_file_unchanged(
     file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], before: str, now: str
 ) -> None:
     """A result that is unavailable on this build or machine does not replace one from another."""
@@ -148,7 +148,7 @@ def test_guard_that_would_be_lost_is_named_and_kept(
     assert file.read_text(encoding="utf-8") != text
 
 
-def test_guard_that_is_kept_stands_in_the_new_release(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_retained_guard_is_written_for_the_new_release(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Known results are kept, and other changes are written."""
     known, now = "complex64 bcomplex32 | =", "complex64 ? | ="
     monkeypatch.setattr(torch, "__version__", "9.8.0")
@@ -163,7 +163,7 @@ def test_guard_that_is_kept_stands_in_the_new_release(file: Path, monkeypatch: p
     assert load(file).expected("cpu", "bf16", "9.9.0") == {"addmm": {SAME}, "polar": {known}}
 
 
-def test_what_can_be_told_for_the_first_time_loses_nothing(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_first_observed_dtype_is_no_lost_guard(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Swept, "answers", {"polar": "complex64 ? | ="})
     update.update(file, ["cpu"])
     monkeypatch.setattr(Swept, "answers", {"polar": "complex64 complex32 | ="})
@@ -172,7 +172,7 @@ def test_what_can_be_told_for_the_first_time_loses_nothing(file: Path, monkeypat
     )
 
 
-def test_a_part_of_the_entries_is_brought_up_to_date(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_selected_entries_are_updated(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     update.update(file, ["cpu"])
     monkeypatch.setattr(Swept, "answers", {"addmm": SAME, "cov": SAME})
     assert update.update(file, ["cpu"], entries=["add*"]) == [
@@ -182,7 +182,7 @@ def test_a_part_of_the_entries_is_brought_up_to_date(file: Path, monkeypatch: py
 
 
 @pytest.mark.parametrize("name", ["xpu", "nonsense", "fake:nonsense"])
-def test_a_device_that_does_not_compute_is_refused_in_one_line(name: str) -> None:
+def test_device_that_does_not_compute_is_refused_in_one_line(name: str) -> None:
     """Run the command as a user does: status 2, neither a difference nor a success."""
     command = [sys.executable, "-m", "tools.fingerprints", "--check", name]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -191,5 +191,5 @@ def test_a_device_that_does_not_compute_is_refused_in_one_line(name: str) -> Non
     assert done.stderr.count("\n") == 1
 
 
-def test_every_fake_device_is_read_unless_told_otherwise() -> None:
+def test_default_devices_are_the_cpu_and_all_fakes() -> None:
     assert ("cpu", *(f"fake:{device_type}" for device_type in FAKE_TYPES)) == update.DEVICES

@@ -19,7 +19,7 @@ from tools.planted_margins.tables import ENOUGH, IDLE, Entry, Report, tables, te
 NAMES = set(names())
 
 
-def test_an_error_of_its_own_is_what_independent_errors_add() -> None:
+def test_own_error_is_the_excess_of_independent_errors() -> None:
     assert own(1.0) == own(0.9) == 0.0
     assert own(math.sqrt(2.0)) == pytest.approx(1.0)
 
@@ -50,7 +50,7 @@ BF16, FP16 = TEST.format("bf16"), TEST.format("fp16")
         ({"error": 0.9}, "", math.inf),  # only a message
     ],
 )
-def test_what_tells_a_defect(margins: dict[str, float], measure: str, factor: float) -> None:
+def test_telling_measure_of_a_defect_is_selected(margins: dict[str, float], measure: str, factor: float) -> None:
     worst = {"error": (0.5, "x"), "near": (0.8, "x"), "bits": (0.0, "x")}
     actual = telling(BF16, entry(margins), worst)
     assert actual.measure == measure
@@ -62,7 +62,7 @@ def report(**margins: float) -> Report:
     return Report(healthy, {"a_defect": {BF16: entry(margins), FP16: entry({}, "passed")}})
 
 
-def test_one_that_is_near_healthy_is_named() -> None:
+def test_defect_near_healthy_tests_is_listed() -> None:
     assert too_near(report(error=2.0)) == []
     assert too_near(report(error=1.1, other=0.9)) == []
     assert too_near(report(error=0.9)) == []  # a message detects it
@@ -74,7 +74,7 @@ def test_one_that_is_near_healthy_is_named() -> None:
     assert too_near(green) == ["a_defect"]
 
 
-def test_the_tables_say_what_was_measured() -> None:
+def test_tables_have_the_measurements() -> None:
     text = tables(report(error=2.0))
     assert "| `a_defect` | zoo: mlp | bf16 | 1.25 u | 1 (2.5) |  |  | 0.5 | error | 2 | 0.5 | 0.5 | 4 |" in text
     assert "| `a_defect` | zoo: mlp | see above | green: it is as it should be |" in text
@@ -83,7 +83,7 @@ def test_the_tables_say_what_was_measured() -> None:
     assert "| `a_defect` | zoo: mlp | an assertion | green: it is as it should be |" in words
 
 
-def test_defects_that_are_named_are_in_the_manifest() -> None:
+def test_named_defects_exist() -> None:
     assert ALSO.keys() <= NAMES
     assert {name for name, _ in IDLE} <= NAMES
     page = (ROOT / "docs" / "lab" / "planted.md").read_text(encoding="utf-8")
@@ -93,9 +93,7 @@ def test_defects_that_are_named_are_in_the_manifest() -> None:
     ]
 
 
-def test_defects_are_planted_in_both_dtypes_and_told_from_healthy(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_command_plants_defects_in_both_dtypes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file, defects = tmp_path / "margins.json", ["gelu_rounds_twice", "cast_loses_history"]
     assert main(["cpu", str(file), *defects]) == 0
     printed = capsys.readouterr().out

@@ -18,7 +18,7 @@ from tools import planted_on_device
 from tools.planted_on_device import deselected, main, planted
 
 
-def test_a_defect_is_planted_and_noticed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_defect_is_planted_and_detected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     report = tmp_path / "report.json"
     assert main(["cpu", str(report), "scaler", "scale_never_grows"]) == 0
     (actual,) = json.loads(report.read_text(encoding="utf-8"))
@@ -39,26 +39,26 @@ def test_a_defect_is_planted_and_noticed(tmp_path: Path, capsys: pytest.CaptureF
         ("stft_falls_through", "cuda", "CUDA has no rule for it"),
     ],
 )
-def test_a_defect_of_another_device_is_not_planted(tmp_path: Path, name: str, device: str, reason: str) -> None:
+def test_defect_of_another_device_is_not_planted(tmp_path: Path, name: str, device: str, reason: str) -> None:
     report = tmp_path / "report.json"
     assert main([device, str(report), name]) == 0
     assert json.loads(report.read_text(encoding="utf-8")) == [{"defect": name, "noticed": None, "reason": reason}]
 
 
-def test_a_defect_with_a_test_of_its_own_on_cuda_is_planted_there() -> None:
+def test_defect_with_a_test_on_cuda_is_planted_there() -> None:
     defect = find("cat_promotes_to_the_first")
     assert defect.unfit("cuda") is None
     assert defect.test_on("cuda") == "suites/rules/test_registered.py::test_no_operator_is_new_or_gone[cuda-bf16]"
 
 
-def test_a_release_that_is_too_old_is_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_defect_is_not_planted_on_an_older_release(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "__version__", "2.11.0+cu130")
     entry = planted(find("linear_cross_entropy_is_low_for_some"), "cpu")
     reason = "its test can notice it since torch 2.13, and this is 2.11.0+cu130"
     assert entry == {"defect": "linear_cross_entropy_is_low_for_some", "noticed": None, "reason": reason}
 
 
-def test_a_test_that_pytest_deselects_on_a_device_cannot_notice() -> None:
+def test_defect_with_a_deselected_test_is_not_planted() -> None:
     test = "rules/test_banned.py::test_it_is_refused_with_the_name_of_the_alternative[cpu-bf16]"
     entry = planted(replace(find("scale_never_grows"), caught_by=test), "cpu")
     assert entry == {
@@ -66,7 +66,7 @@ def test_a_test_that_pytest_deselects_on_a_device_cannot_notice() -> None:
     }  # fmt: skip
 
 
-def test_a_test_of_another_tier_does_not_notice() -> None:
+def test_defect_with_a_test_of_another_tier_is_not_detected() -> None:
     test = "kernels/test_arguments.py::test_operator_with_arguments[cpu-bf16-softmin]"
     entry = planted(replace(find("scale_never_grows"), caught_by=test), "cpu")
     assert entry["noticed"] is False
@@ -88,7 +88,7 @@ TOO_FEW = "not run   1 (needs 2 cuda devices, and there is 1)\n1 deselected in 3
     ],
     ids=["too few devices", "passed", "failed", "not timed", "by an option", "timeout"],
 )
-def test_a_reason_is_that_of_a_run_without_tests(status: int | None, output: str, reason: str | None) -> None:
+def test_reason_is_read_from_a_run_without_tests(status: int | None, output: str, reason: str | None) -> None:
     assert deselected(status, output) == reason
 
 
@@ -127,9 +127,7 @@ def test_defects_break_the_device_that_the_environment_names(tmp_path: Path) -> 
     assert status == pytest.ExitCode.OK, text
 
 
-def test_a_word_that_is_neither_family_nor_defect_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_unknown_family_or_defect_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     report = tmp_path / "report.json"
     assert main(["cpu", str(report), "scaler", "scale_never_growz"]) == 1
     assert capsys.readouterr().err == "no planted defect and no family of them: scale_never_growz\n"

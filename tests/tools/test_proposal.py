@@ -31,7 +31,7 @@ def proposal(checkout: Path, new: Record, *, old: Record | None = None, notes: P
     return propose(checkout, Observed(before, new, carried(), log, notes))
 
 
-def test_release_without_a_change_ends_the_data_later(checkout: Path) -> None:
+def test_release_without_a_change_extends_the_data(checkout: Path) -> None:
     actual = proposal(checkout, record(f"{NEXT}.0+cpu"))
     spec = parse_spec(actual.files[SPEC])
     assert spec.last == NEXT
@@ -43,7 +43,7 @@ def test_release_without_a_change_ends_the_data_later(checkout: Path) -> None:
     assert "guard kept: cpu bf16 polar" in human_list(actual)
 
 
-def test_patch_applies_and_gives_what_was_proposed(checkout: Path) -> None:
+def test_patch_applies_to_the_checkout(checkout: Path) -> None:
     mended = tuple(Failure(MENDED.format(dtype), f"{FIXED}a/b#1: x passes on cpu") for dtype in ("bf16", "fp16"))
     actual = proposal(checkout, record(f"{NEXT}.0", failures=mended))
     file = checkout.parent / "release.patch"
@@ -55,7 +55,7 @@ def test_patch_applies_and_gives_what_was_proposed(checkout: Path) -> None:
     assert patch(checkout, actual.files) == ""
 
 
-def test_rule_that_is_new_changes_or_goes_has_its_rows(checkout: Path) -> None:
+def test_new_changed_and_gone_rules_have_rows(checkout: Path) -> None:
     gone = observation("rules/cpu/bf16/gone operators", ["dist", "conv3d"], Kind.STATE)
     new = record(
         f"{NEXT}.0",
@@ -81,7 +81,7 @@ def test_rule_that_is_new_changes_or_goes_has_its_rows(checkout: Path) -> None:
     assert rules["xpu"]["aten::conv3d"][0].until is None
 
 
-def test_every_row_of_the_spec_can_be_written_again() -> None:
+def test_rows_of_the_spec_round_trip() -> None:
     """An edited row is written anew: nothing else in it may change."""
     text = (ROOT / SPEC).read_text(encoding="utf-8")
     rows = [line.strip().rstrip(",") for line in text.splitlines() if line.startswith("  { name")]
@@ -89,13 +89,13 @@ def test_every_row_of_the_spec_can_be_written_again() -> None:
     assert [row for row in rows if written(toml.loads(f"row = {row}")["row"]) != row] == []
 
 
-def test_overload_without_a_row_is_named() -> None:
+def test_overload_without_a_row_is_refused() -> None:
     text = (ROOT / SPEC).read_text(encoding="utf-8")
     with pytest.raises(ValueError, match="the spec has no row for nowhere"):
         edited(text, RuleChanges(gone={"cpu": ["nowhere"]}), before=LAST, release=NEXT, version=f"{NEXT}.0")
 
 
-def test_rule_that_no_row_can_say_is_for_people(checkout: Path) -> None:
+def test_rule_without_a_possible_row_is_listed_for_review(checkout: Path) -> None:
     new = record(
         f"{NEXT}.0",
         observation("rules/cpu/bf16/aten::odd", "fp32"),
@@ -106,7 +106,7 @@ def test_rule_that_no_row_can_say_is_for_people(checkout: Path) -> None:
     )
 
 
-def test_mended_fault_has_a_row_for_where_it_was_seen(checkout: Path) -> None:
+def test_mended_fault_has_a_row_for_its_devices_and_dtypes(checkout: Path) -> None:
     both = [
         Failure(MENDED.format(d), f"{FIXED}pytorch/pytorch#1, #2: why passes on cpu-{d}; remove it")
         for d in ("bf16", "fp16")
@@ -133,7 +133,7 @@ def test_mended_fault_has_a_row_for_where_it_was_seen(checkout: Path) -> None:
     assert f"suites/{FILE}" not in again.files  # the rows exist
 
 
-def test_mended_fault_keeps_the_columns_of_its_row(checkout: Path) -> None:
+def test_mended_fault_retains_the_columns_of_its_row(checkout: Path) -> None:
     """The new row decides on earlier releases, too: there nothing changes."""
     file = checkout / "suites" / FILE
     columns = ('reason = "why"', 'report = "a/b#1"', 'since = "2.8"', 'raises = "KeyError"')
@@ -178,7 +178,7 @@ def test_difference_has_the_reason_of_the_release_notes(checkout: Path, tmp_path
     assert "clamp_odd" not in page
 
 
-def test_entry_that_is_new_in_torchs_tests_has_its_reason(checkout: Path) -> None:
+def test_new_entry_of_torchs_tests_has_its_reason(checkout: Path) -> None:
     new = record(f"{NEXT}.0", observation("fingerprint/cpu/bf16/nn.Fresh", "fp32 low | =", Kind.DTYPE))
     row = toml.loads(proposal(checkout, new).files[CHANGES])["change"][0]
     assert (row["keys"], row["text"]) == (["fingerprint/*/*/nn.Fresh"], "torch's own tests list it")
@@ -196,7 +196,7 @@ def test_fact_of_a_mended_fault_has_its_reason(checkout: Path) -> None:
     assert row["text"] == "a fault is mended: identity is guarded"
 
 
-def test_red_is_told_by_its_cause_unless_the_data_explains_it(checkout: Path) -> None:
+def test_unexplained_failures_are_listed_by_cause(checkout: Path) -> None:
     name = "nn.functional.linear_cross_entropy.chunked_none"  # changes.toml knows that 2.15 changed it
     fact = observation(f"fingerprint/cpu/bf16/{name}", "fp32 low | =", Kind.DTYPE)
     count = Observation("fingerprint/cpu/bf16/entries", Kind.COUNT, 2, test="test_it::test_it")
@@ -210,14 +210,14 @@ def test_red_is_told_by_its_cause_unless_the_data_explains_it(checkout: Path) ->
     assert "other dtypes" not in page
 
 
-def test_note_that_is_not_the_only_one_gives_no_reason() -> None:
+def test_ambiguous_note_is_no_reason() -> None:
     notes = [Note("clamp_odd is faster", "a#1"), Note("clamp_odd takes bf16", "a#2"), Note("other", "a#3")]
     assert note_of("clamp_odd/input.0", notes) is None
     assert note_of("other", notes) == notes[2]
     assert note_of("nn.Odd", notes) is None
 
 
-def test_notes_without_a_pull_request_are_none(tmp_path: Path) -> None:
+def test_notes_without_a_pull_request_are_ignored(tmp_path: Path) -> None:
     (tmp_path / "notes.md").write_text("- a change\n- another (#123456)\n", encoding="utf-8")
     assert read_notes(tmp_path / "notes.md") == [Note("another", "pytorch/pytorch#123456")]
 
@@ -238,7 +238,7 @@ MATRIX = """
 """
 
 
-def test_matrix_keeps_the_release_before() -> None:
+def test_matrix_retains_the_previous_release() -> None:
     lines = pages.matrix(MATRIX, "2.15.0").splitlines()
     assert [line.partition("torch: ")[2].partition(",")[0] for line in lines[1:]] == [
         *("torch==2.13.0", "torch==2.14.1", "torch==2.15.0", "torch")

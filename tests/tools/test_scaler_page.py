@@ -32,12 +32,12 @@ def observed(*checked: str, device: str = "cpu") -> Record:
     return Record((value,), provenance, ran=ran)
 
 
-def test_the_transition_table_is_the_one_of_the_page() -> None:
+def test_page_has_the_transition_table() -> None:
     assert transitions() in TEXT, "run python -m tools.pages.scaler docs/reference/scaler.md"
     assert all(f"| `{call}` |" in transitions() for call in CALLS)
 
 
-def test_the_optimizers_of_the_page_are_those_of_this_torch() -> None:
+def test_page_has_the_optimizers_of_this_torch() -> None:
     part = TEXT.partition("<!-- optimizers on cpu -->")[2].partition("<!-- end -->")[0]
     version = re.search(r"torch (\S+), ", part)
     assert version is not None
@@ -48,7 +48,7 @@ def test_the_optimizers_of_the_page_are_those_of_this_torch() -> None:
     assert part.count("\n| ") == len(VARIANTS) + 1
 
 
-def test_keywords_and_fields_are_in_the_guide() -> None:
+def test_guide_has_keywords_and_fields() -> None:
     names = [*inspect.signature(Amp.check_scaler).parameters, *TraceStep.__dataclass_fields__]
     expected = set(names) - {"self", "case"}
     assert [name for name in sorted(expected) if f"`{name}`" not in GUIDE] == []
@@ -56,7 +56,7 @@ def test_keywords_and_fields_are_in_the_guide() -> None:
     assert {"model", "batch", "optimizer", "scaler", "index"} <= Iteration.__dataclass_fields__.keys()
 
 
-def test_what_a_table_says_of_an_optimizer() -> None:
+def test_table_shows_the_state_of_each_optimizer() -> None:
     record = observed("Adam, loop", "SGD momentum, fused", "Adam, fused capturable", "Muon")
     ((device, table),) = optimizers(record)
     rows = {row.split(" | ")[0].removeprefix("| "): row for row in table.splitlines() if row.startswith("| ")}
@@ -69,19 +69,19 @@ def test_what_a_table_says_of_an_optimizer() -> None:
     assert "not available" in rows["SparseAdam"]
 
 
-def test_a_table_names_its_card() -> None:
+def test_table_names_its_card() -> None:
     ((device, table),) = optimizers(observed("Adam, loop", device="cuda"))
     assert device == "cuda"
     assert table.startswith(f"torch {torch.__version__}, A card, 2026-11-28:\n")
 
 
-def test_a_record_that_did_not_run_every_optimizer_has_no_table() -> None:
+def test_incomplete_record_is_refused() -> None:
     record = replace(observed("Adam, loop"), ran={"cpu-bf16 scaler": ("test_optimizers::test_implementations_agree",)})
     with pytest.raises(ValueError, match="the record has not all of test_clean_steps_are_the_unscaled_ones, "):
         list(optimizers(record))
 
 
-def test_the_table_of_cuda_is_that_of_its_record() -> None:
+def test_table_of_cuda_matches_its_record() -> None:
     record = read_record(Path(__file__).with_name("optimizers_on_cuda.json"))
     tables = dict(optimizers(record))
     assert tables.keys() == {"cuda"}
@@ -89,7 +89,7 @@ def test_the_table_of_cuda_is_that_of_its_record() -> None:
     assert "not run" not in tables["cuda"]
 
 
-def test_the_command_rewrites_the_page(tmp_path: Path) -> None:
+def test_command_rewrites_the_page(tmp_path: Path) -> None:
     page, record = tmp_path / "page.md", tmp_path / "run.json"
     page.write_text(
         "before\n<!-- transitions -->\nold\n<!-- end -->\n<!-- optimizers on cpu -->\nold\n<!-- end -->\nafter\n"
@@ -104,12 +104,12 @@ def test_the_command_rewrites_the_page(tmp_path: Path) -> None:
     assert text.endswith("\nafter\n")
 
 
-def test_a_page_without_the_part_is_refused() -> None:
+def test_page_without_the_part_is_refused() -> None:
     with pytest.raises(ValueError, match="no part between <!-- transitions --> and <!-- end -->"):
         replaced("nothing", "transitions", "")
 
 
-def test_what_is_not_available_says_why() -> None:
+def test_unavailable_optimizer_has_a_reason() -> None:
     why = candidates(torch.device("cpu"))["Adam, capturable"]
     assert why is not None
     assert "supported devices" in why

@@ -15,7 +15,7 @@ def test_seeds_are_ranges_and_numbers() -> None:
         seeds_of("all")
 
 
-def test_table_without_a_failure_bounds_the_rate() -> None:
+def test_table_without_a_failure_has_a_bound_of_the_rate() -> None:
     text = table([SeedResult(seed, 10, ()) for seed in range(20)])
     assert "20 seeds, 200 tests." in text
     assert "less than 15.00%" in text
@@ -28,7 +28,7 @@ def test_table_names_each_test_with_its_seeds() -> None:
     assert "less than" not in text
 
 
-def test_seed_that_has_results_is_not_run_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_seed_with_results_is_not_run_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     test = tmp_path / "test_by_seed.py"
     test.write_text(
         "def test_seed(request):\n    assert request.config.getoption('amp_seed') != '8'\n", encoding="utf-8"

@@ -29,7 +29,7 @@ from tools.release_support.workplace import StepFailed, Workplace
         ("2.5.0", "torch", "is older than the data"),
     ],
 )
-def test_torch_that_is_not_the_one_is_refused(version: str, requirement: str, says: str) -> None:
+def test_other_version_of_torch_is_refused(version: str, requirement: str, says: str) -> None:
     with pytest.raises(StepFailed, match=says):
         expect_version(version, requirement, LAST)
     expect_version(f"{NEXT}.0+cu130", f"torch=={NEXT}.0", LAST)
@@ -69,7 +69,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     return commands
 
 
-def test_steps_that_are_done_are_not_done_again(
+def test_finished_steps_are_not_repeated(
     folder: Path, calls: list[list[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     del calls
@@ -97,7 +97,7 @@ def test_record_of_a_cpu_has_the_family_kernels(folder: Path, calls: list[list[s
     assert "suites" in command
 
 
-def test_nothing_of_the_checkout_changes_unless_asked(
+def test_checkout_is_changed_with_apply_only(
     folder: Path, calls: list[list[str]], checkout: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     del calls
@@ -110,7 +110,7 @@ def test_nothing_of_the_checkout_changes_unless_asked(
 
 
 @pytest.mark.usefixtures("calls")
-def test_guard_that_would_be_lost_ends_the_step(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_lost_guard_ends_the_step(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lost = Observation("fingerprint/cpu/bf16/addmm", Kind.DTYPE, "fp32 ? | low low", test="test_it::test_it")
     new = Record((SHARED[0], lost, *SHARED[2:]), {"torch": f"{NEXT}.0"}, complete=True, ran=RAN)
     write_record(new, folder.parent / "new.json.gz", replace=True)
@@ -126,7 +126,7 @@ def test_guard_that_would_be_lost_ends_the_step(folder: Path, capsys: pytest.Cap
     assert "- guard kept: cpu bf16 addmm" in (folder / "human.md").read_text(encoding="utf-8")
 
 
-def test_fingerprints_come_from_the_record() -> None:
+def test_fingerprints_are_read_from_the_record() -> None:
     changed = Observation("fingerprint/cpu/bf16/addmm", Kind.DTYPE, "fp32 low | =", test="test_it::test_it")
     new = Record((SHARED[0], changed, *SHARED[2:]), {"torch": f"{NEXT}.0+cpu"})
     text, lines = with_record(carried(), new)
@@ -145,7 +145,7 @@ def test_record_without_all_fingerprints_is_refused(count: int | None, says: str
         with_record(carried(), new)
 
 
-def test_red_verification_ends_with_1_and_leaves_the_patch(
+def test_red_verification_ends_with_1_and_writes_the_patch(
     folder: Path, calls: list[list[str]], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     del calls
@@ -171,7 +171,7 @@ def test_red_verification_ends_with_1_and_leaves_the_patch(
     ],
 )
 @pytest.mark.usefixtures("calls")
-def test_step_that_fails_says_so_in_one_line(
+def test_failed_step_is_reported_in_one_line(
     folder: Path, capsys: pytest.CaptureFixture[str], planted: str, says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder.mkdir()
@@ -191,19 +191,19 @@ def test_step_that_fails_says_so_in_one_line(
     assert len([line for line in out if line.startswith("release-support: ")]) == 1
 
 
-def test_command_that_fails_is_told_by_its_last_line(tmp_path: Path) -> None:
+def test_failed_command_is_reported_with_its_last_line(tmp_path: Path) -> None:
     place = Workplace(ROOT, tmp_path, "torch==9.9.0")
     with pytest.raises(StepFailed, match=r"^no such release [(]status 3; all of it in .*install.log[)]$"):
         place.call([sys.executable, "-c", "print('no such release'); raise SystemExit(3)"], log="install.log")
 
 
 @pytest.mark.parametrize("requirement", ["numpy==2.0", "torch>=2.15", "torch==2.15; rm", ""])
-def test_requirement_that_is_no_release_is_refused(requirement: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_requirement_without_a_release_is_refused(requirement: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         command.main([requirement])
     assert ended.value.code == 2
     assert "is not a release of torch; expected one such as torch==2.15.0" in capsys.readouterr().err
 
 
-def test_fingerprints_of_the_checkout_are_read() -> None:
+def test_fingerprints_of_the_checkout_have_the_last_release() -> None:
     assert LAST in load(carried()).measured["cpu"]

@@ -40,7 +40,7 @@ def study(folder: Path, *more: str) -> int:
     return main(["--to", str(folder), *chosen, *more])
 
 
-def test_the_grid_is_the_whole_question() -> None:
+def test_grid_has_all_combinations() -> None:
     assert len(list(Choice().cells())) == 5 * 5 * 2 * 3 * 4
     only = Choice(sizes=["small"], contexts=[128], attentions=["sdpa"], modes=["step"], warm_ups=["own", "fp32"])
     # Float32 needs no comparison of warm-ups with itself.
@@ -50,7 +50,7 @@ def test_the_grid_is_the_whole_question() -> None:
 
 @pytest.mark.parametrize("mode", grid.MODES)
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_a_cell(mode: str, precision: str) -> None:
+def test_cell_is_measured(mode: str, precision: str) -> None:
     actual = transformer.measure(Cell("small", 8, 2, precision, "math", mode), find_device("cpu"))
     assert actual["step_time"] > 0
     assert actual["device_time"] is None, "a CPU has no graphs"
@@ -58,14 +58,14 @@ def test_a_cell(mode: str, precision: str) -> None:
     assert actual["parameters"] > 16 * 50
 
 
-def test_where_the_time_goes() -> None:
+def test_shares_of_time_are_measured() -> None:
     device = find_device("cpu")
     actual = _shares(transformer._Work(Cell("small", 8, 2, "fp32", "sdpa", "forward"), device), device)
     assert 0 < actual["products"] < 1
     assert 0 < actual["attention"] < 1
 
 
-def test_the_peak_is_beside_what_was_held_before(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_peak_excludes_memory_allocated_before(monkeypatch: pytest.MonkeyPatch) -> None:
     class Counting:
         counts, allocated, peaks = True, 300, (1000, 5000)
 
@@ -77,7 +77,7 @@ def test_the_peak_is_beside_what_was_held_before(monkeypatch: pytest.MonkeyPatch
     assert actual["peak"] == 700
 
 
-def test_running_out_of_memory_is_a_result(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_out_of_memory_is_a_result(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise torch.OutOfMemoryError
 
@@ -87,7 +87,7 @@ def test_running_out_of_memory_is_a_result(monkeypatch: pytest.MonkeyPatch) -> N
     }
 
 
-def test_the_command_and_its_resumption(
+def test_command_resumes_an_interrupted_study(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     measured: list[Cell] = []
@@ -121,7 +121,7 @@ def test_the_command_and_its_resumption(
     assert (tmp_path / "transformer-speedup-step.svg").exists() == has_plots
 
 
-def test_results_of_another_machine_are_not_mixed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_results_of_another_machine_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "transformer.jsonl").write_text('{"torch": "1.0"}\n', encoding="utf-8")
     assert study(tmp_path) == 1
     assert "results of another machine or torch (torch, " in capsys.readouterr().err
@@ -141,7 +141,7 @@ def test_unknown_parts_are_refused(tmp_path: Path, option: str, capsys: pytest.C
 
 
 @pytest.mark.parametrize("device", ["xpu", "nonsense"])
-def test_a_device_that_does_not_compute_is_refused_in_one_line(
+def test_device_that_does_not_compute_is_refused_in_one_line(
     device: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -157,7 +157,7 @@ def results_file(path: Path, rows: dict[Cell, dict[str, object]]) -> results.Res
     return results.read(path)
 
 
-def test_what_the_page_says(tmp_path: Path) -> None:
+def test_page_has_ratios_of_the_results(tmp_path: Path) -> None:
     def row(ms: float, peak: float) -> dict[str, object]:
         return {"step_time": 2 * ms / 1e3, "device_time": ms / 1e3, "peak": peak, "products": 0.8, "first_calls": [1.0]}
 
@@ -183,7 +183,7 @@ def test_what_the_page_says(tmp_path: Path) -> None:
     assert "| xl | 1024 | OOM |" in page
 
 
-def test_what_was_measured_in_doubt_is_measured_again(
+def test_doubtful_measurement_is_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """With a neighbour on the GPU results are kept, marked as doubtful, and replaced by the same command."""
@@ -200,7 +200,7 @@ def test_what_was_measured_in_doubt_is_measured_again(
     assert "0/0" in capsys.readouterr().err
 
 
-def test_the_page_of_the_docs_is_what_its_results_say() -> None:
+def test_page_of_the_docs_is_up_to_date() -> None:
     """``python -m tools.study --to docs/lab/transformers --only-report`` writes it."""
     folder = ROOT / "docs" / "lab" / "transformers"
     actual = results.read(folder / "transformer.jsonl")

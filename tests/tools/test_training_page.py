@@ -28,7 +28,7 @@ def rows(name: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[1:]]
 
 
-def test_a_healthy_run_is_in_the_band_and_a_fault_left_it_or_not() -> None:
+def test_margins_of_the_page_match_their_outcome() -> None:
     actual = rows("margins on cpu")
     assert len(actual) == 4 * (1 + len(FAULTS))
     for _, _, fault, used, left in actual:
@@ -42,14 +42,14 @@ def test_a_healthy_run_is_in_the_band_and_a_fault_left_it_or_not() -> None:
             assert re.fullmatch(r"step \d+", left)
 
 
-def test_steps_that_are_not_taken_always_leave_the_band() -> None:
+def test_runs_with_omitted_steps_leave_the_band() -> None:
     actual = [left for _, _, fault, _, left in rows("margins on cpu") if fault.startswith("every eighth")]
     assert len(actual) == 4
     assert "never" not in actual
 
 
 @pytest.mark.usefixtures("one_thread")
-def test_a_row_is_what_is_measured() -> None:
+def test_row_of_the_page_is_reproduced() -> None:
     """Compare on the release of torch in the table; elsewhere rounding differs."""
     if f"torch {torch.__version__}," not in part("margins on cpu"):
         pytest.skip("the table is of another torch")
@@ -73,11 +73,11 @@ def test_a_row_is_what_is_measured() -> None:
     assert left == expected[4]
 
 
-def test_the_study_has_every_storage_and_its_bytes() -> None:
+def test_study_has_every_storage_and_its_bytes() -> None:
     assert [row[:2] for row in rows("study")] == [[storage.name, str(storage.bytes_each)] for storage in STORAGES]
 
 
-def test_what_is_said_of_the_study_is_in_its_table() -> None:
+def test_statements_about_the_study_match_its_table() -> None:
     final = {row[0]: float(row[2]) for row in rows("study")}
     lost = {row[0]: float(row[4].rstrip("%")) for row in rows("study")}
     masters = final["float32 masters and states"]

@@ -22,7 +22,7 @@ def _environment(folder: Path, **inputs: str) -> dict[str, str]:
     return retained | {f"AMP_GATE_{name.upper()}": value for name, value in inputs.items()}
 
 
-def test_inputs_are_handed_to_every_step_and_documented() -> None:
+def test_inputs_are_passed_to_every_step_and_documented() -> None:
     yaml = pytest.importorskip("yaml", reason="pyyaml is in the dependency group test")
     action = yaml.safe_load((ACTION / "action.yml").read_text(encoding="utf-8"))
     page = (ROOT / "docs" / "how-to" / "gate-pull-requests.md").read_text(encoding="utf-8")
@@ -35,7 +35,7 @@ def test_inputs_are_handed_to_every_step_and_documented() -> None:
     assert "always()" in action["runs"]["steps"][-1]["if"]
 
 
-def test_what_it_installs(tmp_path: Path) -> None:
+def test_install_step_has_its_commands(tmp_path: Path) -> None:
     module = script("gate", ACTION)
     action_inputs = {"torch": "torch==2.13.0", "requirements": "-r needs.txt", "name": "a", "python": "python3.12"}
     inputs = module.Inputs(_environment(tmp_path, **action_inputs))
@@ -48,7 +48,7 @@ def test_what_it_installs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("assertion", "status"), [("True", 0), ("False", 1)])
-def test_a_run(tmp_path: Path, assertion: str, status: int) -> None:
+def test_run_step_writes_reports_and_status(tmp_path: Path, assertion: str, status: int) -> None:
     tests = tmp_path / "test_it.py"
     tests.write_text(f"def test_it(amp):\n    amp.observe('x', 1, kind='count')\n    assert {assertion}\n")
     plugin = "" if INSTALLED else "-p pytest_amp.plugin "
@@ -67,7 +67,7 @@ def test_a_run(tmp_path: Path, assertion: str, status: int) -> None:
     assert f"status={status}" in (tmp_path / "output").read_text(encoding="utf-8").splitlines()
 
 
-def test_a_device_that_is_not_there_is_red(tmp_path: Path) -> None:
+def test_absent_device_is_red(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text("def test_it(amp):\n    pass\n")
     plugin = "" if INSTALLED else "-p pytest_amp.plugin "
     inputs = {"environment": "none", "python": sys.executable, "device": "cuda", "args": f"{plugin}-q"}
@@ -76,7 +76,7 @@ def test_a_device_that_is_not_there_is_red(tmp_path: Path) -> None:
     assert done.returncode == 4
 
 
-def test_doctor_and_a_step_that_is_none(tmp_path: Path) -> None:
+def test_doctor_step_passes_and_unknown_step_is_refused(tmp_path: Path) -> None:
     environment = _environment(tmp_path, environment="none", python=sys.executable)
     done = subprocess.run([sys.executable, str(GATE), "doctor"], env=environment, capture_output=True, check=False)
     assert done.returncode == 0

@@ -45,7 +45,7 @@ def test_described_target_exists(target: str) -> None:
     assert commands(target, "TORCH=torch==2.15.0")
 
 
-def test_check_is_static_checks_and_quick_tests_with_a_defect_of_each_family() -> None:
+def test_check_runs_static_checks_and_quick_tests() -> None:
     static = [" ".join(words[2:]) for words in commands("check")[:3]]
     assert static == ["ruff check .", "ruff format --check .", "mypy"]
     (run,) = pytest_arguments("check")
@@ -58,7 +58,7 @@ def test_check_is_static_checks_and_quick_tests_with_a_defect_of_each_family() -
     assert run[run.index("-m") + 1] == QUICK_MARKS
 
 
-def test_test_is_check_with_all_tests_and_the_suites() -> None:
+def test_test_runs_static_checks_all_tests_and_the_suites() -> None:
     assert commands("test")[:3] == commands("check")[:3]
     runs = pytest_arguments("test")
     assert [run[0] for run in runs] == ["tests", "suites", "suites"]
@@ -67,7 +67,7 @@ def test_test_is_check_with_all_tests_and_the_suites() -> None:
     assert devices == ["--amp-device=cpu", "--amp-device=fake:cuda,fake:xpu,fake:mps,fake:mtia"]
 
 
-def test_planted_is_every_defect_and_its_score() -> None:
+def test_planted_runs_every_defect_and_the_score() -> None:
     (run,) = pytest_arguments("planted")
     assert run[0] == "tests/test_planted_defects.py"
     assert "-m" not in run
@@ -80,7 +80,7 @@ def test_arguments_reach_every_run_of_pytest(target: str) -> None:
     assert all(any(word.rstrip(";") == "--exitfirst" for word in run) for run in runs)
 
 
-def test_everything_runs_in_one_environment_from_nothing() -> None:
+def test_ci_script_runs_all_targets_in_one_environment() -> None:
     script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
     (line,) = [line for line in script.splitlines() if line.startswith("make ")]
     assert shlex.split(line) == ["make", "--keep-going", "test", "planted", "VENV=$environment/venv"]

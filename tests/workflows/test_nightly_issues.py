@@ -105,14 +105,14 @@ def test_cause_on_several_devices_is_one_issue(nights: Nights) -> None:
     assert "https://example.org/runs/1" in issue["body"]
 
 
-def test_cause_of_a_project_is_told_by_its_test(nights: Nights) -> None:
+def test_cause_of_a_project_has_the_name_of_its_test(nights: Nights) -> None:
     nights.night({LEGS[0]: [OWN]})
     assert nights.issues[0]["title"] == "nightly: tests.test_own::test_it: assert 0.25 < 0.1"
     nights.night({LEGS[0]: [(*OWN[:3], "assert 0.75 < 0.2")]})
     assert [len(issue["comments"]) for issue in nights.issues] == [1]  # numbers are not part of a cause
 
 
-def test_cause_that_lasts_is_updated_and_one_that_is_gone_is_closed(nights: Nights) -> None:
+def test_lasting_cause_is_updated_and_gone_cause_is_closed(nights: Nights) -> None:
     nights.night({LEGS[0]: [SOFTMAX, OWN]})
     nights.night({LEGS[0]: [SOFTMAX]})
     assert [(issue["open"], len(issue["comments"])) for issue in nights.issues] == [(True, 1), (False, 1)]
@@ -123,7 +123,7 @@ def test_cause_that_lasts_is_updated_and_one_that_is_gone_is_closed(nights: Nigh
     assert [issue["open"] for issue in nights.issues] == [False, False, True]
 
 
-def test_cause_is_not_gone_while_a_leg_that_showed_it_did_not_run(nights: Nights) -> None:
+def test_cause_stays_open_until_its_leg_has_run(nights: Nights) -> None:
     nights.night({LEGS[1]: [SOFTMAX]})
     nights.night({LEGS[0]: []})
     assert nights.issues[0]["open"]
@@ -133,7 +133,7 @@ def test_cause_is_not_gone_while_a_leg_that_showed_it_did_not_run(nights: Nights
     assert not nights.issues[0]["open"]
 
 
-def test_cause_on_another_leg_waits_for_both(nights: Nights) -> None:
+def test_cause_on_two_legs_stays_open_until_both_have_run(nights: Nights) -> None:
     nights.night({LEGS[0]: [SOFTMAX], LEGS[1]: []})
     nights.night({LEGS[0]: [SOFTMAX], LEGS[1]: [SOFTMAX]})
     nights.night({LEGS[0]: []})
@@ -142,7 +142,7 @@ def test_cause_on_another_leg_waits_for_both(nights: Nights) -> None:
     assert not nights.issues[0]["open"]
 
 
-def test_night_in_which_everything_fails_is_one_issue_and_closes_none(nights: Nights) -> None:
+def test_night_with_many_causes_is_one_issue_and_closes_none(nights: Nights) -> None:
     nights.night({LEGS[0]: [SOFTMAX]})
     many = [(f"tests.test_a::test_{word}", "", "project", f"AmpFailure: {word}") for word in "abcdefghijkl"]
     nights.night({LEGS[0]: many})
@@ -150,9 +150,7 @@ def test_night_in_which_everything_fails_is_one_issue_and_closes_none(nights: Ni
     assert nights.issues[1]["title"] == "nightly: the nightly gate: fails in 12 ways"
 
 
-def test_red_night_without_a_failed_test_is_an_issue_that_a_green_one_closes(
-    nights: Nights, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_red_night_without_a_failed_test_is_an_issue(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RED", "true")
     nights.night({LEGS[0]: []})
     assert nights.issues[0]["title"] == "nightly: the nightly gate: is red, and no test of it failed"

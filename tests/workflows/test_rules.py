@@ -57,13 +57,13 @@ def _ids(path: Path) -> str:
     return path.relative_to(GITHUB).as_posix()
 
 
-def test_the_workflows_that_there_are() -> None:
+def test_workflows_and_actions_are_listed() -> None:
     assert [path.name for path in WORKFLOWS] == ["baselines.yml", "ci.yml", "gpu.yml", "nightly.yml", "release.yml"]
     assert [path.parent.name for path in ACTIONS] == ["amp-gate", "setup"]
 
 
 @pytest.mark.parametrize("path", [*WORKFLOWS, *ACTIONS], ids=_ids)
-def test_every_action_is_pinned_by_its_hash_and_says_its_version(path: Path) -> None:
+def test_actions_are_pinned_by_hash_with_a_version(path: Path) -> None:
     lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
     used = [line.removeprefix("- ").removeprefix("uses: ") for line in lines if "uses: " in line]
     assert used or path.name == "setup"
@@ -74,14 +74,14 @@ def test_every_action_is_pinned_by_its_hash_and_says_its_version(path: Path) -> 
             assert re.fullmatch(r"[\w.-]+/[\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", use), use
 
 
-def test_one_action_has_one_hash() -> None:
+def test_action_has_one_hash_everywhere() -> None:
     text = "".join(path.read_text(encoding="utf-8") for path in [*WORKFLOWS, *ACTIONS])
     used = set(re.findall(r"uses: ([\w./-]+)@([0-9a-f]{40} # \S+)", text))
     assert len({name for name, _ in used}) == len(used)
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=_ids)
-def test_nothing_is_permitted_but_what_a_job_asks_for(path: Path) -> None:
+def test_permissions_are_declared_by_each_job(path: Path) -> None:
     data = _read(path)
     assert data["permissions"] == {}
     for name, job in data["jobs"].items():
@@ -93,7 +93,7 @@ def test_nothing_is_permitted_but_what_a_job_asks_for(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", [*WORKFLOWS, *ACTIONS], ids=_ids)
-def test_no_expression_is_pasted_into_a_shell_and_no_checkout_keeps_its_token(path: Path) -> None:
+def test_steps_have_no_expressions_and_checkouts_store_no_token(path: Path) -> None:
     for step in _steps(path):
         assert "${{" not in step.get("run", "")
         if step.get("uses", "").startswith("actions/checkout@"):
@@ -101,7 +101,7 @@ def test_no_expression_is_pasted_into_a_shell_and_no_checkout_keeps_its_token(pa
 
 
 @pytest.mark.parametrize("path", [*WORKFLOWS, *ACTIONS], ids=_ids)
-def test_a_step_is_one_command_and_its_logic_is_in_a_file(path: Path) -> None:
+def test_step_is_one_command(path: Path) -> None:
     for step in _steps(path):
         run = step.get("run")
         if run is None:
@@ -119,7 +119,7 @@ def test_a_step_is_one_command_and_its_logic_is_in_a_file(path: Path) -> None:
         assert makes or scripts or "gate.py" in run or run.startswith("python -m pytest "), run
 
 
-def test_every_script_is_run_by_a_workflow_and_by_a_test() -> None:
+def test_scripts_are_run_by_a_workflow_and_a_test() -> None:
     steps = "".join(step.get("run", "") for path in [*WORKFLOWS, *ACTIONS] for step in _steps(path))
     steps += (ROOT / "Makefile").read_text(encoding="utf-8")
     tests = "".join(path.read_text(encoding="utf-8") for path in Path(__file__).parent.glob("test_*.py"))
@@ -129,7 +129,7 @@ def test_every_script_is_run_by_a_workflow_and_by_a_test() -> None:
     assert [name for name in names if f'script("{name}")' not in tests] == []
 
 
-def test_strangers_reach_no_machine_of_ours() -> None:
+def test_pull_requests_reach_no_self_hosted_machine() -> None:
     """Pull requests start ci.yml alone, all of whose jobs are on machines of GitHub."""
     assert [path.name for path in WORKFLOWS if "pull_request_target" in _triggers(path)] == []
     assert [path.name for path in WORKFLOWS if _triggers(path) & {"issue_comment", "workflow_run", "issues"}] == []
@@ -144,11 +144,11 @@ def test_strangers_reach_no_machine_of_ours() -> None:
     assert "github.event.pull_request.head.repo.full_name == github.repository" in job["if"]
 
 
-def test_secrets_are_nowhere() -> None:
+def test_workflows_use_no_secrets() -> None:
     assert "secrets." not in "".join(path.read_text(encoding="utf-8") for path in [*WORKFLOWS, *ACTIONS])
 
 
-def test_inputs_that_are_passed_on_exist() -> None:
+def test_inputs_passed_to_actions_exist() -> None:
     """actionlint does not check the names of this repository's own actions."""
     for path in [*WORKFLOWS, *ACTIONS]:
         for step in _steps(path):
@@ -160,7 +160,7 @@ def test_inputs_that_are_passed_on_exist() -> None:
             assert set(step.get("with", {})) <= set((called or {}).get("inputs", {})), step
 
 
-def test_what_is_published_was_checked() -> None:
+def test_release_jobs_need_the_checks() -> None:
     jobs = _read(GITHUB / "workflows" / "release.yml")["jobs"]
     assert jobs["check"]["uses"] == "$/.github/workflows/ci.yml"
     needs = {
@@ -174,13 +174,13 @@ def test_what_is_published_was_checked() -> None:
     assert {name for name in jobs if "check" in before(name)} == jobs.keys() - {"check"}
 
 
-def test_a_night_is_compared_with_what_there_is_and_a_record_that_is_lost_is_red() -> None:
+def test_missing_baseline_of_a_night_is_red() -> None:
     (job,) = _read(GITHUB / "workflows" / "gpu.yml")["jobs"].values()
     assert [step["name"] for step in job["steps"] if "continue-on-error" in step] == []
     assert "allow-missing" not in job["steps"][-1]["with"]
 
 
-def test_every_family_runs_on_a_cpu_each_night() -> None:
+def test_nightly_runs_every_family_on_a_cpu() -> None:
     """A family that belongs to the long tier on a CPU runs there in no other workflow."""
     families = [path.parent for path in sorted((ROOT / "suites").glob("*/__init__.py"))]
     long = [path.name for path in families if "long_on" in (path / "__init__.py").read_text(encoding="utf-8")]

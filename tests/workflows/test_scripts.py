@@ -31,7 +31,7 @@ def _calls_of_gh(calls: Path) -> list[list[str]]:
     return [json.loads(line) for line in calls.read_text(encoding="utf-8").splitlines()]
 
 
-def test_install_puts_torch_first_and_each_word_apart() -> None:
+def test_install_puts_torch_first_and_splits_words() -> None:
     commands = script("install").commands
     expected = {"TORCH": "torch==2.9.1", "PYTEST": "pytest==9.0.*", "EXTRAS": "all", "GROUPS": "test,docs"}
     actual = commands(expected, "python")
@@ -48,7 +48,7 @@ def test_install_puts_torch_first_and_each_word_apart() -> None:
     assert nightly[4:] == ["--index-url", "https://example.org/nightly/cpu", "--pre", "torch"]
 
 
-def test_install_shows_what_it_would_do_and_ends_with_what_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_install_prints_a_dry_run_and_returns_the_failed_status(monkeypatch: pytest.MonkeyPatch) -> None:
     environment = {**os.environ, "TORCH": "torch; touch injected", "GITHUB_WORKSPACE": str(ROOT)}
     command = [sys.executable, str(SCRIPTS / "install.py"), "--dry-run"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
@@ -59,7 +59,9 @@ def test_install_shows_what_it_would_do_and_ends_with_what_failed(monkeypatch: p
 
 
 @pytest.mark.parametrize(("alive", "status"), [(0, 0), (1, 1)])
-def test_planted_score(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, alive: int, status: int) -> None:
+def test_planted_score_counts_detected_defects(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, alive: int, status: int
+) -> None:
     name = "test_planted_defect_is_detected"
     cases = f'<testcase name="{name}[a]"/><testcase name="{name}[b]">{"<failure/>" * alive}</testcase>'
     junit = tmp_path / "planted.xml"
@@ -72,13 +74,13 @@ def test_planted_score(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, alive: i
     assert done.stdout.splitlines()[0] in (tmp_path / "page").read_text(encoding="utf-8")
 
 
-def test_planted_score_of_nothing_is_no_score(tmp_path: Path) -> None:
+def test_planted_score_without_defects_is_red(tmp_path: Path) -> None:
     junit = tmp_path / "planted.xml"
     junit.write_text("<testsuites/>")
     assert script("planted_score").main([str(junit)]) == 1
 
 
-def test_torch_channels(tmp_path: Path) -> None:
+def test_torch_channels_prints_matrices(tmp_path: Path) -> None:
     environment = {**os.environ, "GITHUB_OUTPUT": str(tmp_path / "output"), "NIGHTLY_INDEX": "https://example.org/n"}
     command = [sys.executable, str(SCRIPTS / "torch_channels.py")]
     done = subprocess.run(command, input=PIP, env=environment, capture_output=True, text=True, check=True)
@@ -109,12 +111,12 @@ def test_nightly_build_without_a_gpu_needs_an_index() -> None:
         ("Available versions: 2.0.0", {}, "no release before"),
     ],
 )
-def test_torch_channels_refuses(text: str, expected: dict[str, str], message: str) -> None:
+def test_torch_channels_refuses_unknown_channels_or_versions(text: str, expected: dict[str, str], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         script("torch_channels").channels(text, expected)
 
 
-def test_last_green(calls: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_last_green_downloads_the_latest_records(calls: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = ('[{"databaseId": 7}, {"databaseId": 5}]', 0)
     retained = {
         f"api repos/{{owner}}/{{repo}}/actions/runs/{run}/": (text, 0) for run, text in ((7, "[]"), (5, STABLE))
@@ -156,7 +158,9 @@ RECORD = {
 }
 
 
-def test_propose_baseline(calls: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_propose_baseline_opens_or_updates_a_pull_request(
+    calls: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Propose for a repository, a record, the same record again, and another one; gh is a stand-in, git is real."""
     pytest.importorskip("packaging")
     origin, work = tmp_path / "origin.git", tmp_path / "work"
@@ -186,7 +190,7 @@ def test_propose_baseline(calls: Path, tmp_path: Path, monkeypatch: pytest.Monke
     assert module.main([str(record), "h100"]) == 1
 
 
-def test_release_version() -> None:
+def test_release_version_compares_tag_and_files() -> None:
     module = script("release_version")
     texts = ('version = "1.2.0"\n', '__version__ = "1.2.0"\n', "# Changelog\n\n## 1.2.0\n")
     assert module.problem("v1.2.0", *texts) is None
@@ -196,12 +200,12 @@ def test_release_version() -> None:
     assert module.main(["v0.0.0"]) == 1  # of the checkout itself
 
 
-def test_try_wheel_is_told_with_what(capsys: pytest.CaptureFixture[str]) -> None:
+def test_try_wheel_without_a_known_tool_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert script("try_wheel").main(["conda"]) == 2
     assert "pip|uv|pipx" in capsys.readouterr().err
 
 
-def test_try_wheel_installs_as_a_stranger_would(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_try_wheel_installs_in_a_new_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = script("try_wheel")
     commands: list[list[str]] = []
     monkeypatch.setattr(module, "run", lambda command, _folder, **_: commands.append(command))
