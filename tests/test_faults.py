@@ -93,7 +93,7 @@ def test_columns_limit_a_fault(project: Project, columns: tuple[str, ...], expec
     result.assert_outcomes(passed=2, xfailed=2 + expected, failed=2 - expected)
 
 
-def test_last_row_that_has_begun_decides(project: Project) -> None:
+def test_last_row_in_force_decides(project: Project) -> None:
     """A fault may end in one dtype; a row that has not begun changes nothing."""
     ended = row("test_alone", 'dtypes = ["bf16"]', f'until = "{EARLIER}"')
     coming = row("test_alone", f'since = "{LATER}"')
@@ -192,7 +192,7 @@ def test_family_without_a_file_has_no_faults(tmp_path: Path) -> None:
     assert faults_beside(tmp_path / "own", "own") == ()
 
 
-def test_releases_read_as_a_range(tmp_path: Path) -> None:
+def test_releases_are_printed_as_a_range(tmp_path: Path) -> None:
     file = tmp_path / FILE
     columns = ((), ('since = "2.7"',), ('until = "2.8"',), ('since = "2.7"', 'until = "2.8"'), ('until = "2.7"',))
     file.write_text("\n".join(row(str(number), *column) for number, column in enumerate(columns)), encoding="utf-8")

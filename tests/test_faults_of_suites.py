@@ -64,7 +64,7 @@ def test_rows_match_existing_tests(keys: tuple[str, ...]) -> None:
     assert unmatched(ROWS, keys) == []
 
 
-def test_row_of_no_test_is_noticed() -> None:
+def test_row_without_a_test_is_detected() -> None:
     keys = ("rules/cpu/bf16/test_a::test_x[1]", "rules/cuda/bf16/test_a::test_y", "rules/cpu/bf16/test_a::test_z")
     row = Known(("rules/*/test_a::test_x[*]", "rules/*/test_a::test_x"), "why", "a/b#1")
     assert unmatched([row], keys) == ["rules/*/test_a::test_x"]

@@ -337,7 +337,7 @@ class FullCall:
         return lambda _dtype, _enabled: full
 
 
-def test_full_device_is_no_outcome_of_an_operator() -> None:
+def test_full_device_is_not_recorded_as_an_outcome() -> None:
     with pytest.raises(torch.OutOfMemoryError):
         record(full)
     with pytest.raises(torch.OutOfMemoryError):

@@ -78,8 +78,10 @@ def modules(project: Project, *arguments: str, plugin: bool) -> set[str]:
 @pytest.mark.parametrize("arguments", [("--collect-only",), ("-v",)])
 @pytest.mark.parametrize("plain", [False, True])
 def test_project_without_mixed_precision_imports_few_modules(
-    told: Project, arguments: tuple[str, ...], plain: bool
-) -> None:  # noqa: FBT001
+    told: Project,
+    arguments: tuple[str, ...],
+    plain: bool,  # noqa: FBT001
+) -> None:
     if plain:
         told.write(
             test_it="import pytest\n\n\n@pytest.mark.parametrize('n', [1, 2])\ndef test_it(n, tmp_path):\n    pass"

@@ -41,7 +41,7 @@ def test_names_of_failures_load_no_torch() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_name_is_that_of_its_module(name: str) -> None:
+def test_public_name_is_the_object_of_its_module(name: str) -> None:
     value = getattr(pytest_amp, name)
     assert getattr(importlib.import_module(value.__module__), name) is value
 

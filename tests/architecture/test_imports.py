@@ -196,7 +196,7 @@ def test_session_is_read_by_hooks_and_verdict_alone() -> None:
 
 
 @pytest.mark.parametrize("part", sorted(WITHOUT_TORCH))
-def test_torch_is_not_imported_with(part: str) -> None:
+def test_part_imports_no_torch(part: str) -> None:
     files = [path for path in FILES if _part(path) == part and path.parent != HTML]
     heavy = {"torch", "numpy", "jinja2", "hypothesis"}
     actual = {

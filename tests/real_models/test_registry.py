@@ -50,7 +50,7 @@ def test_pinned_releases_have_every_model() -> None:
     assert [row.name for row in limited if Version(pinned[row.library]) < Version(str(row.since))] == []
 
 
-def test_library_without_the_model_is_named_with_its_release(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_library_too_old_for_the_model_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     (row,) = (row for row in MODELS if row.name == "maxvit")
     row = replace(row, library="packaging")
     monkeypatch.setattr(metadata, "version", lambda _: "1.0.9")

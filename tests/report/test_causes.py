@@ -117,7 +117,7 @@ def test_known_reason_replaces_the_likely_cause(project: Project, older: str, mo
     assert "  - manual: float32" in (project.path / "page.md").read_text(encoding="utf-8")
 
 
-def test_mended_fault_is_counted_apart_from_failures(project: Project) -> None:
+def test_mended_fault_is_not_counted_as_a_failure(project: Project) -> None:
     result = run(project, "-k", "mended")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     assert "failed" not in result.parseoutcomes()

@@ -136,7 +136,7 @@ def test_gone_rule_is_in_the_table() -> None:
     assert row.cells == (Cell("promote"), Cell("gone", moved=True))
 
 
-def test_cards_are_different_back_ends() -> None:
+def test_different_cards_are_different_back_ends() -> None:
     other = cuda("2.15.0", "bf16", 1.5, card="NVIDIA L4")
     names = [back_end.name for back_end in history({**RECORDS, "l4.json": other}).back_ends]
     assert names == ["cpu", "cuda (NVIDIA H200)", "cuda (NVIDIA L4)"]

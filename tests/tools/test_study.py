@@ -133,7 +133,7 @@ def test_results_of_another_machine_are_refused(tmp_path: Path, capsys: pytest.C
 @pytest.mark.parametrize(
     "option", ["--sizes=huge", "--precisions=fp8", "--contexts=0", "--contexts=many", "--batches=-1", "--modes="]
 )
-def test_unknown_parts_are_refused(tmp_path: Path, option: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_options_are_refused(tmp_path: Path, option: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         study(tmp_path, option)
     name, _, value = option.partition("=")
