@@ -1,4 +1,4 @@
-"""Uncollected failures of checks make their test, or the run, red; an expected failure is received."""
+"""Failures of checks that a test suppresses or loses make it, or the run, red; expected failures pass."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Child processes end with their parent, and say how they ended."""
+"""Child processes end with their parent, and report how they ended."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ def test_package_runs_as_a_module() -> None:
 
 
 def test_commands_that_read_files_need_packaging_alone(tmp_path: Path) -> None:
-    """Jobs that compare two records install neither torch nor pytest."""
+    """Run the commands of jobs that install neither torch nor pytest."""
     fact = '{"key": "rules/cpu/bf16/mm", "kind": "rule", "value": "fp32"}'
     text = f'{{"schema": 1, "complete": true, "provenance": {{}}, "summary": {{}}, "observations": [{fact}]}}'
     (tmp_path / "a.json").write_text(text, encoding="utf-8")
@@ -150,7 +150,7 @@ sys.exit(main(["rules", "--format=md"]))
 @pytest.mark.skipif(os.name != "posix", reason="a disk is filled by a limit of POSIX")
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_full_disk_is_reported(tmp_path: Path, unbuffered: str) -> None:
-    """A page with only a part written is useless; Python reports nothing without buffering."""
+    """End with 2 after a partial write, also without buffering, where Python itself reports nothing."""
     with (tmp_path / "page.md").open("wb") as page:
         done = subprocess.run(
             [sys.executable, "-c", LIMITED],

@@ -1,4 +1,4 @@
-"""The documentation names existing things: every option, fixture, marker, hook and suite, and files."""
+"""The documentation lists every option, fixture, marker, hook and suite, and its links exist."""
 
 from __future__ import annotations
 

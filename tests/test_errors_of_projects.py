@@ -31,7 +31,7 @@ def wrong(iteration):
 def test_error_of_a_training_step_or_optimizer_is_reported_with_its_line(
     project: Project, check: str, error: str
 ) -> None:
-    """Name the function that the test passes: the case's own step runs."""
+    """Name the line of the project's function, although the check calls it through its own step."""
     project.write(test_it=RAISING.format(line=f"amp.{check}", error=error))
     result = project.here(*ON_CPU)
     result.assert_outcomes(failed=1)
@@ -96,7 +96,7 @@ def test_it(amp, check, error):
 
 @pytest.mark.parametrize("where", ["in float32, without autocast", "under autocast(cpu, bfloat16)"])
 def test_error_of_a_model_is_reported_by_every_check(project: Project, where: str) -> None:
-    """Include errors other than RuntimeError; a skip inside a test skips it."""
+    """Include errors other than RuntimeError; a skip inside a check skips the test."""
     when = "True" if "float32" in where else "torch.is_autocast_enabled('cpu')"
     project.write(test_it=EVERY_CHECK.replace("WHEN", when))
     # Apart, since torch's compiler cannot be imported twice; with the narrow band two steps are enough training.

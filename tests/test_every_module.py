@@ -22,7 +22,7 @@ ELSEWHERE = {
 
 
 def test_modules_of_torch_are_all_in_a_suite() -> None:
-    """The suite of fingerprints, which has all modules, checks only dtypes."""
+    """Ignore the suite of fingerprints, which has all modules and checks their dtypes alone."""
     folders = (ROOT / "suites", ROOT / "pytest_amp" / "cases")
     files = [path for folder in folders for path in folder.rglob("*.py") if "fingerprint" not in path.parts]
     text = "\n".join(path.read_text(encoding="utf-8") for path in files)

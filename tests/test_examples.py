@@ -39,7 +39,7 @@ def test_examples_are_a_decoder_and_a_cnn() -> None:
 
 
 def test_example_project_passes_with_a_conftest_of_twenty_lines() -> None:
-    """Run in its own folder, as its own root; the gradient suite then runs its case and the built-in ones."""
+    """Run the project in its own folder, then the gradient suite with its case."""
     folder = ROOT / "examples" / "project"
     lines = (folder / "conftest.py").read_text(encoding="utf-8").splitlines()
     assert len([line for line in lines if line.strip()]) <= 20

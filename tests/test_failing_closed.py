@@ -1,4 +1,4 @@
-"""Runs that could not check are red, and name the missing parts."""
+"""Runs whose checks could not run are red, and report the missing parts."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_run_with_only_inconclusive_checks_is_red(project: Project) -> None:
     "mark", ["skip(reason='x')", "skipif(True, reason='x')", "xfail(run=False, reason='x')", "xfail(reason='x')"]
 )
 def test_run_whose_marks_keep_all_tests_from_running_is_red(project: Project, mark: str) -> None:
-    """Only the last test runs: an expected failure has checked something."""
+    """Run four marks; the last one is green, since an expected failure has executed its checks."""
     project.write(test_it=f"import pytest\n\n\n@pytest.mark.{mark}\ndef test_it(amp):\n    assert False\n")
     result = project.here(*ON_CPU)
     assert result.ret == (0 if mark.startswith("xfail(reason") else 1)
@@ -133,7 +133,7 @@ _SWALLOWED = "pytest_runtest_protocol(item):\n    return item.name.endswith('-1]
     ids=["stopped", "swallowed", "swallowed by workers"],
 )
 def test_family_that_ran_in_part_is_red(project: Project, hook: str, workers: str) -> None:
-    """Tests that end the run as green, or keep others from running, without a report of them."""
+    """Use hooks that end the run as green, or keep tests from running without a report."""
     project.write(
         conftest=f"import pytest\n\n\ndef {hook}\n",
         test_it="import pytest\n\n\n@pytest.mark.parametrize('n', range(3))\ndef test_it(amp, n):\n    pass\n",
@@ -154,7 +154,7 @@ _UNCALLED = {
 @pytest.mark.parametrize("workers", ["0", "1"])
 @pytest.mark.parametrize("how", _UNCALLED)
 def test_test_whose_function_is_never_called_is_red(project: Project, how: str, workers: str) -> None:
-    """Expected failures have not passed, either, strict or not; tests without our fixtures are not judged."""
+    """Include expected failures, strict or not; tests without this plugin's fixtures are not judged."""
     project.write(
         conftest=_UNCALLED[how],
         test_it="import pytest\n\n\ndef test_it(amp):\n    assert False\n\n\n"
@@ -174,7 +174,7 @@ def test_test_whose_function_is_never_called_is_red(project: Project, how: str, 
 
 
 def test_tests_that_other_plugins_call_pass(project: Project) -> None:
-    """Plugins for coroutines, repetitions and decorators that keep the name do call the function."""
+    """Accept plugins for coroutines and repetitions, and decorators that preserve the name."""
     project.write(
         conftest="import asyncio\nimport inspect\n\n\ndef pytest_pyfunc_call(pyfuncitem):\n"
         "    given = {name: pyfuncitem.funcargs[name] for name in pyfuncitem.fixturenames if name == 'amp'}\n"
@@ -220,7 +220,7 @@ def test_other(amp):
 
 
 def test_check_that_fails_in_a_thread_is_red(project: Project) -> None:
-    """pytest warns of it, and the test passes."""
+    """Fail the test, for which pytest itself prints a warning alone."""
     project.write(test_it=THREADED)
     result = project.here("--amp-device=cpu", "--amp-dtype=bf16", "-Wignore")
     result.assert_outcomes(passed=1, failed=1)
@@ -257,7 +257,7 @@ IMPORTING = "import pytest\n\npytest.importorskip('no_such_package')\n\n\ndef te
 
 @pytest.mark.parametrize("workers", ["0", "1"])
 def test_family_whose_modules_skip_themselves_is_red(project: Project, workers: str) -> None:
-    """No test is left that could be counted as skipped; the family was requested nevertheless."""
+    """Report the requested family although no test is left that could be counted as skipped."""
     family(project, "rules", test_rules=PASSING)
     family(project, "gradients", test_gradients=IMPORTING)
     run = project.here if workers == "0" else project.apart
@@ -330,7 +330,7 @@ def test_plain():
 
 
 def test_poisoned_device_ends_its_tests_and_names_the_culprit(project: Project) -> None:
-    """The culprit is named, later tests there are not run, tests elsewhere run, and the run says so in one line."""
+    """Name the culprit in one line, run no later test on that device, and run those elsewhere."""
     project.write(conftest=POISONED, test_it=POISONING)
     result = project.apart("--amp-device=simulated,cpu", "--amp-dtype=bf16", "-v", "-p", "no:randomly")
     text = result.stdout.str()

@@ -7,7 +7,7 @@ import pytest
 from tests.project import Project, red
 
 FAKE = ("--amp-device=fake:cuda", "--amp-dtype=bf16")
-#: By name, a use that ended the process, or asked for hardware, and the text of its refusal.
+#: Uses by name that would end the process, or need hardware, each with the text of its refusal.
 REFUSED = {
     "parameter": (
         (
@@ -79,7 +79,7 @@ def test_use_that_torch_does_not_support_on_fake_tensors_is_refused(project: Pro
 
 
 def test_supported_uses_of_a_fake_device_pass(project: Project) -> None:
-    """Parameters without gradients, tensors that outlive their scope, and gradients of other devices' tensors."""
+    """Use parameters without gradients, tensors that outlive their scope, and gradients on other devices."""
     project.write(
         test_it="""
 import pytest

@@ -37,7 +37,7 @@ def row(key: str, *columns: str) -> str:
 
 
 def run(project: Project, *rows: str, sizes: str = "assert size == 1", alone: str = "assert False") -> pytest.RunResult:
-    """Run the tests: by default one size passes, and what is left fails."""
+    """Run the tests: by default one size passes, and the other tests fail."""
     project.file("checks/__init__.py", "")
     project.file("checks/own/__init__.py", FAMILY)
     project.file("checks/own/test_it.py", TESTS.replace("SIZES", sizes).replace("ALONE", alone))
@@ -94,7 +94,7 @@ def test_columns_limit_a_fault(project: Project, columns: tuple[str, ...], expec
 
 
 def test_last_row_in_force_decides(project: Project) -> None:
-    """A fault may end in one dtype; a row that has not begun changes nothing."""
+    """End a fault in one dtype; a row of a later release changes nothing."""
     ended = row("test_alone", 'dtypes = ["bf16"]', f'until = "{EARLIER}"')
     coming = row("test_alone", f'since = "{LATER}"')
     run(project, *BOTH, ended, coming).assert_outcomes(passed=2, xfailed=3, failed=1)

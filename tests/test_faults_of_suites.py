@@ -1,4 +1,4 @@
-"""Known faults of the suites: each row is about tests that exist, and says what a report or a reader needs."""
+"""Known faults of the suites: each row names existing tests, and has what a report or a reader needs."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def unmatched(rows: Sequence[Known], keys: Sequence[str]) -> list[str]:
 
 
 def test_rows_match_existing_tests(keys: tuple[str, ...]) -> None:
-    """A row that matches none is misspelt, or its test was renamed: its fault would be red, or unknown."""
+    """A row without a match is misspelt, or its test was renamed, so that its fault would be red."""
     assert unmatched(ROWS, keys) == []
 
 
@@ -84,7 +84,7 @@ def test_reports_of_rows_have_a_known_form() -> None:
 
 
 def test_rows_leave_devices_and_dtypes_to_their_columns() -> None:
-    """A table by device then needs no parsing of keys."""
+    """Keep devices and dtypes out of keys, so that a table by device needs no parsing."""
     assert [key for row in ROWS for key in row.keys if key.split("/")[1] != "*"] == []
 
 
@@ -96,7 +96,7 @@ def overlap(first: Known, second: Known) -> bool:
 
 
 def test_rows_of_one_key_are_about_different_devices_or_dtypes() -> None:
-    """Otherwise the row of all releases hides that the other one ends: a mended fault would be expected still."""
+    """Otherwise a row of all releases would hide that another one ends, and expect a fixed fault."""
     assert [row.name for row, other in combinations(ROWS, 2) if overlap(row, other)] == []
     row = Known(("rules/*/test_a::test_x",), "why", "a/b#1")
     assert overlap(row, replace(row, devices=("cpu",), until="2.14"))

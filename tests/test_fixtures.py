@@ -1,4 +1,4 @@
-"""The fixtures."""
+"""Fixtures of the plugin: their values, ids, scopes and refusals."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_it(amp_precision):
 
 
 def test_context_of_fp32_or_tf32_sets_options_of_cuda(project: Project) -> None:
-    """Set the options that CUDA reads; a device called cuda that is the CPU."""
+    """Set the options that CUDA reads, on a simulated device called cuda."""
     project.write(conftest=SIMULATED.replace('"simulated"', '"cuda"'), test_it=KINDS)
     result = project.here("--amp-device=cuda", "--amp-dtype=bf16", "-v")
     result.assert_outcomes(passed=2, deselected=1)
@@ -194,7 +194,7 @@ def test_it(amp_device, amp_dtype):
     ],
 )
 def test_indirect_value_for_a_fixture_that_takes_none_is_refused(project: Project, arguments: str) -> None:
-    """pytest passes it and nothing reads it: ``test_it[cpu-bf16-cuda]`` would be green on a CPU."""
+    """Refuse the value, which nothing reads: ``test_it[cpu-bf16-cuda]`` would be green on a CPU."""
     project.write(test_it=INDIRECT.format(arguments=arguments))
     line = refused(project.here(*ON_CPU))
     assert line.startswith("test_it.py::test_it: parametrize gives amp_device values, and the fixture takes none: ")
@@ -269,7 +269,7 @@ def test_wider(left_on, amp, case):
 
 
 def test_checks_are_refused_under_autocast(project: Project) -> None:
-    """Refuse them in a region of an outer scope, too: the float32 reference of a check would not be float32."""
+    """Refuse checks in a region of an outer scope, too, in which their reference would not be float32."""
     project.write(test_it=CASE + CHECKS)
     result = project.here("--amp-device=cpu", "--amp-dtype=bf16")
     result.assert_outcomes(failed=4)
@@ -296,7 +296,7 @@ class TestIt:
 
 
 def test_case_is_named_after_its_test_and_parameters(project: Project) -> None:
-    """Without the test's own parameters, different parameters of one test would share their keys."""
+    """Otherwise the parameters of one test would share their keys."""
     project.write(test_it=CASE + NAMED)
     result = project.here("--amp-device=cpu", "--amp-dtype=bf16", "--amp-record=new.json")
     assert result.ret == 0, result.outlines

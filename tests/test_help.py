@@ -1,4 +1,4 @@
-"""Commands that must work in a configuration in which everything is wrong."""
+"""Options such as --help, which work even if the whole configuration is wrong."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_version_is_printed_despite_wrong_options(wrong: Project) -> None:
 
 
 def test_wrong_configuration_is_refused_without_help(wrong: Project) -> None:
-    """The same configuration is refused, so that the tests above prove something."""
+    """Refuse the configuration of the tests above without --help, so that they prove something."""
     assert wrong.here().ret == pytest.ExitCode.USAGE_ERROR
     assert wrong.here("--markers").ret == pytest.ExitCode.USAGE_ERROR
 

@@ -166,7 +166,7 @@ def test_ini_files_of_the_reference_are_valid(project: Project) -> None:
 
 @pytest.mark.parametrize("name", [*FILES, "override"])
 def test_unknown_key_is_refused(project: Project, name: str) -> None:
-    """pytest warns of it and continues: on a different device than the requested one."""
+    """Refuse the key, since pytest would warn and run on a different device than the requested one."""
     if name != "override":
         project.file(name, FILES[name].format(key="amp_devices", value="cuda"))
     line = refused(project.here(*(["-o", "amp_devices=cuda"] if name == "override" else [])))
@@ -187,7 +187,7 @@ SPELLINGS = ("amp-device", "AMP_DEVICE", "Amp-Device", "amp device", "--amp-devi
     ],
 )
 def test_misspelt_key_is_refused(project: Project, name: str, spelling: str, workers: str) -> None:
-    """The option's own spelling, for example, which pytest ignores: the run would not be the requested one."""
+    """Refuse spellings that pytest ignores, such as the option's own: the run would not be the requested one."""
     project.write(test_it="def test_it(amp):\n    pass\n")
     file = "pyproject.toml" if name == "older" else name
     if name != "override":

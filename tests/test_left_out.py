@@ -126,7 +126,7 @@ def test_family_that_skips_itself_is_red_from_any_rootdir(
 
 @pytest.mark.parametrize("workers", ["0", "1"])
 def test_requested_file_that_skips_itself_is_red(checks: Project, workers: str) -> None:
-    """Name the file; as a part of its family, whose other tests ran, it is listed."""
+    """Name the file if it is requested; list it if its family is, and other tests of it ran."""
     checks.file("checks/more/test_second.py", SKIPPING + PASSING)
     run = checks.here if workers == "0" else checks.apart
     for named in ("checks/more/test_second.py", "checks/more"):
@@ -165,7 +165,7 @@ def test_folder_ignored_by_name_can_match_norecursedirs(checks: Project) -> None
 def test_families_without_assertions_are_refused(
     checks: Project, monkeypatch: pytest.MonkeyPatch, folder: str, status: int
 ) -> None:
-    """Python removes assertions under -O, also in the families' shared code; a project's own are not judged."""
+    """Refuse -O, which removes assertions, also those of shared code; a project's own tests are not judged."""
     monkeypatch.setenv("PYTHONOPTIMIZE", "1")
     result = checks.apart(*ON_CPU, folder)
     assert result.ret == status, result.stdout.str() + result.stderr.str()
@@ -174,7 +174,7 @@ def test_families_without_assertions_are_refused(
 
 
 def test_packages_of_a_project_can_have_any_encoding(project: Project) -> None:
-    """Read them even if a name is that of ours, with a different meaning."""
+    """Read packages whose names mean something else to this plugin."""
     for folder in ("build", "own_checks"):
         path = project.file(f"{folder}/__init__.py", "")
         path.write_bytes("# -*- coding: latin-1 -*-\nFAMILY = 'Müller'\n".encode("latin-1"))

@@ -1,4 +1,4 @@
-"""Faults of the machine: each is one line, the run is red, what was observed is written, and no other test suffers."""
+"""Faults of the machine: each is reported in one line, the run is red, observations are written, other tests run."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_message_of_a_fault_is_shortened() -> None:
 
 
 def test_fault_is_found_in_the_cause_of_a_failure() -> None:
-    """A step that cannot be captured since the device is full has another cause than the message says."""
+    """Find the fault behind another message: a step could not be captured since the device is full."""
 
     def chained(*, suppress: bool) -> BaseException:
         try:
@@ -88,7 +88,7 @@ def test_fault_is_found_in_the_cause_of_a_failure() -> None:
     assert fault_in(AmpFailure("another bit")) is None
 
 
-#: An accelerator that is full, or off the bus, as files of the project's folder say: for new processes, too.
+#: An accelerator that is full or lost as files in the project's folder say, which new processes read, too.
 FAULTY = (
     SIMULATED.replace("import torch\n", "import os\nimport torch\n", 1)
     + f"""
@@ -128,7 +128,7 @@ def test_b(amp):
 def test_c(amp, n):
     amp.observe(f"c{n}", 1, kind="count")
 """
-#: Fits once more, or not again.
+#: Faults after which the device works again, stays full, or is lost.
 MEETS_FULL = f"raise torch.OutOfMemoryError({FULL!r})"
 FILLS = f"pathlib.Path(__file__).with_name('full').touch(); {MEETS_FULL}"
 FALLS = f"pathlib.Path(__file__).with_name('off-the-bus').touch(); raise {ERROR}({OFF_THE_BUS.splitlines()[0]!r})"
@@ -148,7 +148,7 @@ def run(project: Project) -> Callable[..., pytest.RunResult]:
 
 
 def expect_saved(project: Project, *names: str) -> None:
-    """Expect the record of a run that is not whole, with these facts of the accelerator and all of the CPU."""
+    """Expect an incomplete record with these facts of the accelerator and all facts of the CPU."""
     assert project.record("new.json")["complete"] is False
     expected = {f"project/simulated/bf16/{name}" for name in names}
     expected |= {f"project/cpu/bf16/{name}" for name in ("a", "c1", "c2", "c3")}
@@ -186,7 +186,7 @@ def test_full_device_that_stays_full_ends_its_tests(project: Project, run: Calla
 def test_device_off_the_bus_ends_its_tests(
     project: Project, run: Callable[..., pytest.RunResult], workers: str
 ) -> None:
-    """A new process cannot use it, either, so that no worker is replaced; tests of the CPU run."""
+    """Replace no worker, since a new process cannot use the device, either; tests of the CPU run."""
     result = run(FALLS, "-n", workers)
     assert result.ret == 1
     (line,) = red(result)
@@ -235,7 +235,7 @@ def test_named_device_with_a_fault_is_refused(
 
 @pytest.mark.parametrize("name", ["auto", "all"])
 def test_accelerator_with_a_fault_is_not_replaced_by_the_cpu(project: Project, name: str) -> None:
-    """A gate that falls back to the CPU would be green."""
+    """Refuse the run, since a gate that falls back to the CPU would be green."""
     conftest = FAULTY.format(folder=str(project.path))
     conftest += "\n\nfrom pytest_amp.run import resolution\nresolution.current_accelerator = lambda: 'simulated'\n"
     project.write(conftest=conftest, test_it="def test_it(amp):\n    pass\n")
@@ -291,7 +291,7 @@ def pytest_runtest_call(item):
 
 @pytest.mark.parametrize(("family", "workers"), [("project", "0"), ("project", "1"), ("own", "0")])
 def test_memory_error_that_a_suite_catches_is_red(project: Project, family: str, workers: str) -> None:
-    """A replay that falls back to less would be green; in a project's own test it is a note."""
+    """Fail, since a check that falls back to less would be green; in a project's own test it is a note."""
     conftest = FAULTY.format(folder=str(project.path)) + "    refused = 0\n" + SWALLOWS
     project.file("conftest.py", conftest)
     project.file("checks/__init__.py", "")
@@ -312,12 +312,12 @@ def test_memory_error_that_a_suite_catches_is_red(project: Project, family: str,
 
 
 def busy_examiner(_request: Any, _device: Any) -> None:
-    """Answer as a child process on a GPU in exclusive mode, which this process has."""
+    """Raise as a child process does on a GPU in exclusive mode that its parent uses."""
     raise getattr(torch, "AcceleratorError", RuntimeError)(BUSY)
 
 
 def test_child_that_cannot_use_the_device_is_not_restarted() -> None:
-    """Each test would start one, and wait for it."""
+    """Start one process, since each test would otherwise start another and wait for it."""
     child = Isolated(f"{__name__}:{busy_examiner.__name__}")
     for _ in range(2):
         with pytest.raises(ExaminationFailed, match=r"^cpu is busy or unavailable for the process of mm: ") as failed:

@@ -234,7 +234,7 @@ def test_values_are_not_computed_for_other_devices(project: Project) -> None:
 
 
 def test_id_of_a_value_is_the_same_in_every_run(project: Project) -> None:
-    """Keys contain it: one with an address in it would be new each time, and compared with nothing."""
+    """Keys contain the id: one with an address would differ in each run, and be compared with nothing."""
     values = "[len, str, object(), pytest.param(object(), id=''), lambda x: x, 3, None]"
     project.write(test_it=EACH.format(values=values))
     names = ["len", "str", "operator2", "operator3", "<lambda>", "3", "None"]
@@ -281,7 +281,7 @@ def test_values_are_combined_with_other_parameters(project: Project) -> None:
 
 @pytest.mark.parametrize("keywords", ["devices=['cdua']", "xfail={'gpu-fp16': 'a/b#1'}"], ids=["devices", "xfail"])
 def test_unknown_device_type_is_refused(project: Project, keywords: str) -> None:
-    """Otherwise its test would run nowhere, or its expected failure never apply, without notice."""
+    """Otherwise the test would run nowhere, or its expected failure never apply, without a message."""
     project.write(test_it=f"import pytest\n\n\n@pytest.mark.amp({keywords})\ndef test_it(amp):\n    pass\n")
     result = project.here("--amp-device=cpu")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
@@ -300,7 +300,7 @@ def test_dtypes_of_torch_are_accepted() -> None:
 
 @pytest.mark.parametrize("keyword", ["devices=['cuda']", "dtypes=['bf16']", "fake=True", "xfail={'cpu': 'a/b#1'}"])
 def test_marker_without_an_amp_fixture_is_refused(project: Project, keyword: str) -> None:
-    """A test without an amp fixture runs once, on any device."""
+    """Refuse the keyword, since a test without an amp fixture runs once, on any device."""
     project.write(test_it=marked(keyword, fixture="tmp_path"))
     name = keyword.partition("=")[0]
     assert refused(project.here(*ON_CPU)) == (

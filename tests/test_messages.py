@@ -65,13 +65,13 @@ def test_message_is_cut_to_one_line_for_each_part() -> None:
 
 
 def test_failure_is_no_subclass_of_exception() -> None:
-    """Code under test that catches every exception lets it through."""
+    """Pass through code under test that catches every Exception."""
     assert not issubclass(AmpFailure, Exception)
     assert issubclass(AmpFailure, pytest.fail.Exception)
 
 
 def test_rerun_command_selects_the_failed_test_alone(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run it in the original folder: each device, fp32, quotes and blanks, a long tier, a seed."""
+    """Run the command in the original folder, for each device, with fp32, quotes, blanks, the long tier and a seed."""
     project.file("pytest.ini", "[pytest]\n")
     project.file("deep/test_it.py", FAILING)
     below = project.path / "elsewhere"
@@ -124,7 +124,7 @@ def test_it(amp, case):
 def test_rerun_command_reaches_a_projects_case_in_an_installed_suite(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a path outside of the folder pytest would not read that folder's conftest, and the case would be unknown."""
+    """Use --pyargs: with a path pytest would not read the conftest.py of the folder, which has the case."""
     for package in ("pytest_amp", "pytest_amp/suites"):
         project.file(f"installed/{package}/__init__.py", "")
     project.file("installed/pytest_amp/suites/test_it.py", ADDED)

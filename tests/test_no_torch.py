@@ -1,4 +1,4 @@
-"""Projects that do not use the plugin do not pay for it; the controller never imports torch."""
+"""Imports: few modules in projects without mixed precision, and no torch in the controller."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from tests.project import Project
 
-#: Started by every Python process of the run: at its end it writes its imports and the processes that it started.
+#: Imported by every Python process of the run: at exit it writes its imports and the processes that it started.
 SITECUSTOMIZE = """
 import atexit
 import json

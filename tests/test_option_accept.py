@@ -102,7 +102,7 @@ def test_accepted_baseline_has_no_verdicts(with_baseline: Project) -> None:
 
 
 def test_accepted_baseline_updates_tests_that_ran_and_failed(project: Project) -> None:
-    """Later comparisons ask the file which tests had run whole, and which had failed."""
+    """Retain the lists of tests that ran whole and that failed, which later comparisons need."""
     source = "import pytest\n\n\n@pytest.mark.parametrize('n', [0, 1])\ndef test_it(amp, n):\n"
     other = "\n\ndef test_other(amp):\n    amp.observe('other', 1, kind='count')\n    assert {}\n"
     observed = "    amp.observe(f'x{n}', VALUE, kind='count')\n"
@@ -136,7 +136,7 @@ def test_{name}(amp):
 
 
 def test_simultaneous_runs_both_change_the_baseline(with_baseline: Project) -> None:
-    """Both read the baseline before either changes it."""
+    """Run two processes that both read the baseline before either changes it."""
     names = {"one": "two", "two": "one"}
     with_baseline.write(**{f"test_{name}": TOGETHER.format(name=name, other=other) for name, other in names.items()})
     with ThreadPoolExecutor(2) as pool:

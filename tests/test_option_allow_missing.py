@@ -20,7 +20,7 @@ def test_run_with_an_allowed_missing_dtype_is_green(project: Project) -> None:
 
 
 def test_option_allows_no_other_skips(project: Project) -> None:
-    """Allowance for one target excuses nothing on another."""
+    """An allowed skip on one target excuses no other target."""
     project.write(
         conftest=SIMULATED + WITHOUT_FP16, test_it="import pytest\n\n\ndef test_it(amp):\n    pytest.skip('no')"
     )

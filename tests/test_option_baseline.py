@@ -1,4 +1,4 @@
-"""--amp-baseline: exact kinds and errors are compared, and a difference fails the test that saw it."""
+"""--amp-baseline: exact kinds and errors are compared, and a difference fails its test."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_error_of_another_seed_is_inconclusive(project: Project, strict: bool) -
 
 
 def test_changes_of_several_tests_are_all_reported(project: Project) -> None:
-    """A comparison inside the test ends it: observations of other tests are still compared."""
+    """Compare the observations of the other tests, although a difference ends its test."""
     source = "import pytest\n\n\n@pytest.mark.parametrize('n', range(3))\ndef test_it(amp, n):\n    "
     project.write(test_it=f"{source}amp.observe(f'x{{n}}', 1, kind='count')")
     recorded(project)
@@ -192,7 +192,7 @@ def test_gone_observation_is_red_under_strict(with_baseline: Project) -> None:
     ],
 )
 def test_observations_of_deselected_tests_are_not_gone(with_baseline: Project, arguments: tuple[str, ...]) -> None:
-    """Neither -k nor a node id may make a baseline look smaller."""
+    """Select tests by -k, --deselect and node ids."""
     assert compared(with_baseline, "--amp-strict", *arguments) == (0, [])
 
 
@@ -290,7 +290,7 @@ def test_baseline_file_is_not_overwritten(project: Project) -> None:
 
 
 def test_baseline_without_observations_of_a_target_is_red(project: Project) -> None:
-    """Comparing nothing would be green without a check."""
+    """Fail, since a run that compares nothing would be green without a check."""
     project.write(test_it="def test_it(amp):\n    amp.observe('x', 1, kind='count')\n")
     assert project.here("--amp-device=cpu", "--amp-dtype=bf16", "--amp-record=bf16.json").ret == 0
     result = project.here("--amp-device=cpu", "--amp-dtype=bf16,fp16", "--amp-baseline=bf16.json")
@@ -311,7 +311,7 @@ def test_baseline_of_other_checks_on_a_target_is_red(project: Project) -> None:
 
 
 def test_check_in_float32_without_a_baseline_is_new(project: Project) -> None:
-    """A suite's own marker adds float32, without a user's selection."""
+    """Accept float32 as new, since the marker of a suite adds it without a user's selection."""
     project.write(test_it="def test_it(amp):\n    amp.observe('x', 1, kind='count')\n")
     recorded(project)
     marked = "import pytest\n\n\n@pytest.mark.amp(dtypes=['fp32'])\n"

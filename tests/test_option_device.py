@@ -162,7 +162,7 @@ def test_device_that_computes_in_no_dtype_is_refused(project: Project) -> None:
     project.write(conftest=SIMULATED + broken, test_it=TEST)
     line = refused(project.here("--amp-device=simulated"))
     assert "'simulated' does not compute here (RuntimeError: fell off the bus); expected here: auto, cpu, " in line
-    # The controller asks in a child process, which must know the device, too.
+    # The controller probes in a child process, which must know the device, too.
     assert "(RuntimeError: fell off the bus)" in refused(project.apart("--amp-device=simulated", "-n", "2"))
 
 

@@ -100,7 +100,7 @@ def test_dtype_is_refused_if_the_probe_returns_another(project: Project, monkeyp
 
 
 def test_default_device_of_this_machine_computes(project: Project) -> None:
-    """Run on the accelerator that auto detects, if there is one."""
+    """Run on the accelerator that ``auto`` detects, or on the CPU."""
     device = current_accelerator() or "cpu"
     project.write(test_it="def test_it(amp_autocast, amp_device, amp_dtype):\n    import torch\n    "
                   "x = torch.ones(8, 8, device=amp_device)\n    with amp_autocast():\n        "

@@ -81,7 +81,7 @@ def test_message_of_a_gone_fault_counts_one_check(project: Project) -> None:
 
 
 def test_key_absent_from_the_baseline_is_reported(project: Project) -> None:
-    """A misspelt key is possible; a record has no entry for a test's own key."""
+    """Report a key that may be misspelt; a record has no entry for a test's own key."""
     project_with(project, "()", "project/*/valeu 2", "project/*/test_it::test_oter").here(
         *ON_CPU[:2], "--amp-record=old.json"
     )

@@ -69,7 +69,7 @@ def test_existing_file_is_refused(project: Project, name: str) -> None:
 
 @pytest.mark.skipif(os.name != "posix", reason="links are POSIX's")
 def test_dangling_link_is_refused_before_the_run(project: Project) -> None:
-    """Its name is taken: after an hour the record would be lost."""
+    """Refuse the link at the start: the record could not be written at the end of the run."""
     (project.path / "new.json").symlink_to(project.path / "later.json")
     assert "new.json' exists already" in refused(project.here("--amp-record=new.json"))
     (project.path / "round.json").symlink_to(project.path / "round.json")
@@ -102,7 +102,7 @@ def test_missing_folder_is_refused(project: Project) -> None:
 
 
 def test_read_only_folder_is_refused_before_the_run(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Simulate permissions and read-only disks, which do not restrict root or cannot be created everywhere."""
+    """Simulate permissions and read-only disks, which do not restrict root, or cannot be set up everywhere."""
     monkeypatch.setattr(os, "access", lambda path, _mode: str(path) != str(project.path))
     line = refused(project.here("--amp-record=new.json"))
     assert line.endswith("new.json' cannot be written; expected a file in a folder in which files may be made")
@@ -191,7 +191,7 @@ def test_records_of_two_runs_differ_in_provenance_alone(project: Project) -> Non
 
 @pytest.mark.parametrize("workers", ["0", "1"])
 def test_key_observed_by_two_tests_is_red(project: Project, workers: str) -> None:
-    """Two facts with a key without the test's own parameters would overwrite each other."""
+    """Otherwise one of two observations with the same key would be lost."""
     project.write(
         test_it="import pytest\n\n\n@pytest.mark.parametrize('size', [1, 2])\n"
         "def test_it(amp, size):\n    amp.observe('products', size, kind='count')"

@@ -47,7 +47,7 @@ def test_speed_family_does_not_run_on_the_cpu(speed: Project) -> None:
 
 
 def test_gate_without_an_accelerator_is_refused(speed: Project) -> None:
-    """A requested gate that cannot measure must not be green."""
+    """Refuse the gate, which must not be green without a measurement."""
     expected = (
         "--amp-speed (command line): 'gate' cannot time here: no accelerator in this run; expected here: off, report"
     )

@@ -1,4 +1,4 @@
-"""Each planted defect turns the suites red, by the test that is meant for it."""
+"""Each planted defect is detected by the test that is meant for it."""
 
 from __future__ import annotations
 

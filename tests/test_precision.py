@@ -18,7 +18,7 @@ def test_formats_agree_with_finfo_of_torch(precision: Precision) -> None:
 
 @pytest.mark.parametrize("precision", [FP32, BF16, FP16])
 def test_u_is_the_largest_error_of_one_rounding(precision: Precision) -> None:
-    """A value halfway to the next one rounds to even; anything above rounds up."""
+    """Round a value halfway to the next one to even, and anything above up."""
     half = torch.tensor([1 + precision.u, 1 + precision.u * 1.001], dtype=torch.float64)
     assert half.to(precision.dtype).double().tolist() == [1.0, 1 + precision.eps]
     assert precision.u == precision.eps / 2

@@ -1,4 +1,4 @@
-"""Probe: a device is available if it computes, whatever the build says."""
+"""Probe: a device is available if it computes, independent of the build."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_fake_region_restores_autocast_state() -> None:
 
 
 def test_fake_tensors_do_not_require_grad() -> None:
-    """A fake tensor that does so aborts the process on a CPU-only build."""
+    """Disable gradients, since a fake tensor with one aborts the process on a CPU-only build."""
     device = FakeDevice("cuda")
     with device.tensors():
         assert not torch.is_grad_enabled()
@@ -171,7 +171,7 @@ def test_probe_in_a_child_that_dies_or_hangs_returns_the_reason(
 
 
 def test_fake_tensors_do_not_initialize_an_absent_device() -> None:
-    """A machine with an NVIDIA GPU initialised XPU for a fake XPU tensor, up to torch 2.12, and failed."""
+    """Up to torch 2.12, a machine with an NVIDIA GPU initialized XPU for a fake XPU tensor, and failed."""
     there = {"cuda": torch.cuda.is_available(), "xpu": torch.xpu.is_available()}
     script = (
         "import torch\n"

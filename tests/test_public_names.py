@@ -1,4 +1,4 @@
-"""Names that a project imports from the package itself, and what the fixture ``amp`` offers."""
+"""Names that a project imports from the package itself, and public attributes of the fixture ``amp``."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ def test_it(amp):
 
 
 def test_errors_over_seeds_are_recorded_and_compared(project: Project) -> None:
-    """Every seed is worse, though the seeds themselves differ by a factor of two."""
+    """Detect that every seed is worse, although the errors of the seeds differ by a factor of two."""
     project.write(test_it=OVER_SEEDS.format(factor=0.01))
     assert project.here(*ON_CPU, "--amp-seed=5", "--amp-record=old.json").ret == 0
     error, seeds = project.observations("old.json")

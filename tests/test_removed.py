@@ -1,4 +1,4 @@
-"""Tests that a hook removes after collection, and runs that are ended as green ones."""
+"""Tests that a hook removes after collection, and runs that a conftest ends as green."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_options_that_run_no_test_end_with_0(project: Project, switch: str) -> N
 
 
 def test_absent_device_is_refused_at_the_first_test(project: Project) -> None:
-    """Later files are not collected: thousands of tests would take minutes, and could not run."""
+    """Collect no later files: thousands of tests, which could not run, would take minutes."""
     project.write(test_a="def test_it(amp):\n    pass\n", test_b="raise SystemExit('collected')\n")
     project.file("zone/test_c.py", "raise SystemExit('collected')\n")
     line = refused(project.here("--amp-device=simulated:0", "-p", "no:randomly"))

@@ -42,7 +42,7 @@ LEAKS = {
 ACCUMULATION = {
     "setattr(torch.backends.cuda.matmul, 'allow_fp16_accumulation', True)": "fp16 accumulation: False became True"
 }
-#: The same by the settings that torch 2.9 added.
+#: Settings that torch 2.9 added.
 NEWER = {
     "setattr(torch.backends, 'fp32_precision', 'ieee')": "fp32 precision: ",
     "setattr(torch.backends.cuda.matmul, 'fp32_precision', 'tf32')": "fp32 precision (cuda matmul): ",
@@ -104,7 +104,7 @@ def test_leaked_state_is_reported_and_restored(project: Project) -> None:
 
 
 def test_cached_casts_of_an_open_region_are_cleared(project: Project) -> None:
-    """A region that was never left keeps casts of weights, which the next one would use in place of new ones."""
+    """Clear the cached casts of a region that was never left, which the next region would use."""
     project.write(
         test_it="""
 import torch
@@ -138,7 +138,7 @@ def test_meets_no_older_cast(amp):
 
 
 def test_frozen_flags_are_restored(project: Project) -> None:
-    """Importing torch's own test helpers, as torch.export does in some releases, freezes cuDNN's flags."""
+    """Import torch's test helpers, which freeze cuDNN's flags, as torch.export does in some releases."""
     leak = "(setattr(torch.backends.cudnn, 'deterministic', True), torch.backends.disable_global_flags())"
     project.write(test_it=TEST.format(leaks=[leak, "torch.set_float32_matmul_precision('high')"]))
     result = project.apart(*ON_CPU, "-p", "no:randomly")
@@ -253,7 +253,7 @@ def test_leak_of_a_skipped_or_failed_test_is_red(project: Project) -> None:
 
 
 def test_leak_of_a_fixture_is_red(project: Project) -> None:
-    """The guard encloses all of a test's own fixtures, their teardowns included."""
+    """Guard all of a test's own fixtures, their teardowns included."""
     project.write(
         test_it="import pytest\nimport torch\n\n\n@pytest.fixture\ndef first():\n"
         "    torch.set_grad_enabled(False)\n\n\n"

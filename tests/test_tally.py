@@ -62,7 +62,7 @@ def test_family_without_an_outcome_is_reported() -> None:
 
 
 def test_test_with_a_failed_part_did_not_run_whole() -> None:
-    """A passed subtest, or the call before a teardown, is not enough: later observations have not gone."""
+    """Require every part to pass: a passed subtest, or a call before a failed teardown, is not enough."""
     tally = Tally()
     tally.add(report("[a]"), data())
     assert tally.whole({TEST: 1}) == {TEST}
@@ -85,7 +85,7 @@ def test_ended_tests_are_counted_once_each() -> None:
 
 
 def test_different_values_of_two_workers_clash() -> None:
-    """Every worker runs every test with --dist=each."""
+    """Report the clash, since every worker runs every test with --dist=each."""
     tally = Tally()
     for worker, value in (("gw0", "fp32"), ("gw1", "fp32"), ("gw2", "bf16")):
         assert tally.clashes() == []
@@ -107,7 +107,7 @@ def test_clashes_are_by_test_and_not_by_phase() -> None:
 
 
 def test_observation_of_a_test_with_a_failed_teardown_is_not_accepted() -> None:
-    """Its call was green, and its teardown was not."""
+    """Use a test with a green call and a failed teardown."""
     tally = Tally()
     for name in ("[a]", "[b]"):
         tally.add(report(name), data())

@@ -1,4 +1,4 @@
-"""The header, and the block at the end."""
+"""Header and summary in the terminal."""
 
 from __future__ import annotations
 

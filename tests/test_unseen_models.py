@@ -1,4 +1,4 @@
-"""Models with invisible operators: scripts, and models that compile themselves."""
+"""Models whose operators cannot be recorded: scripts, and models that compile themselves."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_it(amp):
 
 @pytest.mark.parametrize("check", ["check_gradients(case)", "check_casts(case)"])
 def test_model_that_compiles_itself_is_refused(project: Project, check: str) -> None:
-    """The additions of a check to a step do not work with it, and dynamo's own message would not help."""
+    """Refuse the model in one line: a check cannot record its operators, and dynamo's message would not help."""
     compiled = 'torch.compile(torch.nn.Linear(4, 4), backend="eager")'
     project.write(test_it=UNSEEN.format(build=compiled, check=check))
     result = project.apart(*ON_CPU)

@@ -1,4 +1,4 @@
-"""Invalid uses in a test or a hook: the test's own line and one line with the expected arguments."""
+"""Usage errors in a test or a hook: one line at the test's own line, with the expected arguments."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def test_wrong_argument_is_reported_at_the_tests_own_line(project: Project, line
 
 @pytest.mark.parametrize("line", ["check_casts(case(amp), mst=9)", "check_speedup(case(amp), flor=1, versus='fp32')"])
 def test_misspelt_keyword_is_reported_in_one_line(project: Project, line: str) -> None:
-    """The error is Python's own, at the test's own line, without a frame of the plugin."""
+    """Print Python's own error at the test's own line, without a frame of the plugin."""
     project.write(test_it=HEAD.format(line=f"amp.{line}"))
     result = project.here(*ON_CPU, "--amp-speed=report")
     result.assert_outcomes(failed=1)
@@ -388,7 +388,7 @@ def test_loss_without_a_gradient_is_refused_in_one_line(project: Project, check:
 
 
 def test_case_on_a_fake_device_is_refused(project: Project) -> None:
-    """A test that requests fake devices cannot use more than rules."""
+    """Refuse the case in a test that requests fake devices, which have rules alone."""
     text = HEAD.format(line="case(amp)").replace("def test_it", "@pytest.mark.amp(fake=True)\ndef test_it")
     project.write(test_it=text)
     result = project.here("--amp-device=fake:cuda", "--amp-dtype=bf16")

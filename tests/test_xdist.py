@@ -80,7 +80,7 @@ def test_workers_report_the_same_as_one_process(project: Project) -> None:
     [
         ("os._exit(7)", 1, "RED       gw0 died at exit, after its tests: exit status 7"),
         ("os.kill(os.getpid(), signal.SIGSEGV)", 1, "RED       gw0 died at exit, after its tests: exit status -11"),
-        # pytest-xdist does this to a worker that takes long to end.
+        # pytest-xdist kills a worker that takes long to end.
         (
             "os.kill(os.getpid(), signal.SIGKILL)",
             0,
@@ -89,7 +89,7 @@ def test_workers_report_the_same_as_one_process(project: Project) -> None:
     ],
 )
 def test_worker_that_dies_at_exit_is_reported(project: Project, end: str, status: int, message: str) -> None:
-    """No other message would report it after green tests."""
+    """Report the worker, since nothing else would after green tests."""
     project.write(
         conftest="import atexit\nimport os\nimport signal\n\n\ndef pytest_configure(config):\n"
         f"    if hasattr(config, 'workerinput'):\n        atexit.register(lambda: {end})\n",

@@ -37,7 +37,7 @@ def test_lenient_expected_failure_is_detected() -> None:
 
 
 def test_suites_have_no_inline_expected_failure() -> None:
-    """A fault of torch is a row of suites/known.toml: a release, a device or a machine that differs changes no test."""
+    """A row of suites/known.toml lists a fault of torch: no test changes with a release, a device or a machine."""
     actual = {
         path.relative_to(ROOT).as_posix()
         for path in (ROOT / "suites").rglob("*.py")

@@ -1,4 +1,4 @@
-"""Imports point one way, torch is imported on demand, and private names stay in their place."""
+"""Imports point to lower layers, torch is imported on demand, and private names of torch are in one package."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ALONE = {
     "failure": {"account", "text"},
     "text": set[str](),
 }
-#: Targets know the cases that a hook adds; a type of a check there, and no check.
+#: Imports of a higher layer: targets have the type of the cases that a hook adds, and no check.
 ABOVE = {("run.targets", "cases")}
 #: Parts that a project without mixed precision imports, or that run on the controller: no torch at module level.
 WITHOUT_TORCH = {
@@ -149,7 +149,7 @@ def _graph(paths: Iterable[Path]) -> dict[str, set[str]]:
 
 
 def _circle(graph: dict[str, set[str]]) -> list[str]:
-    """Return the modules of an import circle, the first one also at the end; empty without one."""
+    """Return the modules of an import cycle, the first one also at the end; an empty list without one."""
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
@@ -158,7 +158,7 @@ def _circle(graph: dict[str, set[str]]) -> list[str]:
 
 
 def test_imports_form_no_cycle() -> None:
-    """An import in a function counts: Python allows such a circle, and a reader is lost in it."""
+    """Count imports in functions: Python allows such a cycle, and a reader gets lost in it."""
     graph = _graph(FILES)
     assert len(graph) > 300
     assert _circle(graph) == []
@@ -174,7 +174,7 @@ def test_cycle_through_an_import_in_a_function_is_detected(tmp_path: Path) -> No
 
 
 def test_reports_read_no_running_session() -> None:
-    """Annotations count: a report that takes a session may read what still changes."""
+    """Include annotations: a report that takes a session could read values that still change."""
     modules = {}
     for path in sorted((PACKAGE / "report").rglob("*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
@@ -185,7 +185,7 @@ def test_reports_read_no_running_session() -> None:
 
 
 def test_session_is_read_by_hooks_and_verdict_alone() -> None:
-    """Everything else of a run receives the parts that it needs."""
+    """Other modules of a run receive the parts that they need."""
     readers = {
         path.relative_to(PACKAGE).as_posix()
         for path in FILES

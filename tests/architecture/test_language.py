@@ -28,7 +28,7 @@ PRINTED = frozenset(
         "tools/pages/training_bands.py",
     }
 )
-#: Names that say nothing of a thing but that there is one, or what was done to it.
+#: Names that do not describe their value, but that it exists or what was done to it.
 EMPTY = frozenset(
     {
         *("found", "made", "given", "each", "told", "kept", "own", "asked", "wanted", "said", "held", "seen", "taken"),

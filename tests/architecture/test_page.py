@@ -1,4 +1,4 @@
-"""Page of the code's layout: it names each package, and only what exists."""
+"""Page of the architecture: it has a row for each package, and names existing files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_files_named_by_the_page_exist() -> None:
 
 
 def test_paths_of_the_page_name_each_module_once() -> None:
-    """A reader who follows a path meets no module twice."""
+    """Check that no path leads a reader to a module twice."""
     for path in re.split(r"^## ", TEXT, flags=re.MULTILINE)[1:3]:
         modules = re.findall(r"`(run/\w+\.py)`", path)
         assert len(modules) == len(set(modules)) > 3

@@ -149,5 +149,5 @@ class TinyDevice(AcceleratorDevice):
 
 
 def pytest_amp_devices() -> list[DeviceType]:
-    """Give pytest-amp the device, and its rules of autocast."""
+    """Register the device and its autocast rules."""
     return [DeviceType("tiny", lambda index: TinyDevice("tiny", index), rules=Path(__file__).with_name("tiny.toml"))]

@@ -1,4 +1,4 @@
-"""``pytest-amp bisect``, with a stand-in for the installer: releases of a torch that is a text file."""
+"""``pytest-amp bisect`` with a stand-in for the installer: the installed release of torch is a name in a file."""
 
 from __future__ import annotations
 

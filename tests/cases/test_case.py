@@ -176,7 +176,7 @@ def test_map_tensors_preserves_container_classes(make: Callable[[Any], Any], rea
 
 
 def test_outputs_by_name_omits_objects() -> None:
-    """Outputs that are objects, such as a cache of keys, are left out."""
+    """Omit outputs that are objects, such as a cache of keys."""
     outputs = {"loss": torch.ones(()), "cache": SimpleNamespace(keys=torch.ones(2)), "more": [torch.zeros(1)]}
     assert list(outputs_by_name(outputs)) == ["loss", "more.0"]
 
@@ -209,7 +209,7 @@ def test_model_on_the_meta_device_is_refused() -> None:
 
 @pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
 def test_model_that_cannot_be_copied_is_built_again() -> None:
-    """torch's older weight_norm keeps a computed tensor, which cannot be copied."""
+    """Use torch's older weight_norm, which stores a computed tensor that cannot be copied."""
     case = Case("normed", lambda: nn.utils.weight_norm(nn.Linear(3, 2)), lambda: torch.ones(1, 3), lambda m, x: m(x))
     result = case.realise(seed=3)
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Example reports of the docs are those of today's code for the records in their folder, and name the known changes."""
+"""Example reports of the docs are up to date with the records in their folder, and contain the known changes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def record(release: str) -> Record:
 
 
 def test_example_pages_match_their_records() -> None:
-    """After a change of a report: ``python -m tests.docs.examples``, and review the changes."""
+    """After a change of a report, run ``python -m tests.docs.examples`` and review the changes."""
     assert [path.name for path, text in pages() if path.read_text(encoding="utf-8") != text] == []
 
 
@@ -33,7 +33,7 @@ def names(old: str, new: str, verdict: Verdict) -> set[str]:
 
 
 def test_examples_have_the_known_changes() -> None:
-    """One operator was added in 2.14, two were removed, and one has a rule since 2.12."""
+    """Torch 2.14 added one operator and removed two; one operator has a rule since 2.12."""
     new, gone = (names("2.13", "2.14", verdict) for verdict in (Verdict.NEW, Verdict.GONE))
     assert {"rules/cpu/bf16/aten::linalg_matrix_sqrth", "rules/fake-cuda/fp16/aten::linalg_matrix_sqrth"} <= new
     assert {f"rules/cpu/{dtype}/aten::{name}" for name in ("cholesky", "qr") for dtype in ("bf16", "fp16")} <= gone

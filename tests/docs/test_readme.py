@@ -1,4 +1,4 @@
-"""README: the test that it shows fails with the message that it shows, and passes with the change that it shows."""
+"""README: its test fails with the printed message, and passes with the printed change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Differences between fingerprints, and deviations that are none."""
+"""Differences between fingerprints, and deviations that count as equal."""
 
 from __future__ import annotations
 

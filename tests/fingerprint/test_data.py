@@ -1,4 +1,4 @@
-"""Fingerprint file: one line if all is the same, a further line for each difference, and back."""
+"""Fingerprint file: one line for an entry that is the same everywhere, and another for each difference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GPU only: a sample after which the device no longer answers affects only itself."""
+"""GPU only: a sample after which the device no longer answers is the only loss."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def sweep() -> Iterator[FingerprintSweep]:
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("name", ["planted_asserts", "planted_illegal_address"])
 def test_poisoned_device_loses_one_sample(sweep: FingerprintSweep, name: str, dtype: str) -> None:
-    """Samples and entries before it and after it are observed, in a new process."""
+    """Observe the samples and entries before and after it, in a new process."""
     cuda = find_device("cuda")
     assert sweep.fingerprint("addmm", cuda, dtype) == "fp32 low | low low"
     del sweep.losses[:]

@@ -1,4 +1,4 @@
-"""A crash of the process costs one sample, which is named; the remaining samples and operators are called."""
+"""A crash of the process loses one sample, which is reported; the other samples and operators are called."""
 
 from __future__ import annotations
 

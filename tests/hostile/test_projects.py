@@ -100,7 +100,7 @@ def test_loudness(amp):
 
 
 def test_fixture_amp_of_a_project_replaces_the_plugins(project: Project) -> None:
-    """The project's own fixture wins: its tests keep their ids, torch is not imported, and nothing is counted."""
+    """Check that its tests keep their ids, that torch is not imported, and that nothing is counted."""
     project.write(
         test_own=OWN_FIXTURE, test_torch="import sys\n\n\ndef test_it():\n    assert 'torch' not in sys.modules"
     )
@@ -128,7 +128,7 @@ def test_fixture_that_wraps_amp_can_observe(project: Project) -> None:
 
 
 def test_option_amp_of_a_project_is_not_an_abbreviation(project: Project) -> None:
-    """`--amp` of another tool is not read as an abbreviation, and its marker amp, which clashes, is reported."""
+    """Accept ``--amp`` of another tool as its own option, and refuse its marker amp, which clashes."""
     project.write(
         conftest="def pytest_addoption(parser):\n    parser.addoption('--amp', action='store_true')\n",
         test_it="def test_it(request):\n    assert request.config.getoption('--amp')\n",
@@ -230,7 +230,7 @@ def pytest_generate_tests(metafunc):
 
 @pytest.mark.parametrize("workers", ["0", "1"])
 def test_repetitions_are_recorded_as_one_test(project: Project, workers: str) -> None:
-    """Observations of repetitions have one key, and one value; a fact that varies is red."""
+    """Record one key and one value for all repetitions; a value that varies between them is red."""
     project.write(conftest=REPEATED, test_it=OBSERVING)
     run = project.here if workers == "0" else project.apart
     result = run(*ON_CPU, "-p", "no:repeat", "--amp-record=new.json", "-n", workers)

@@ -56,7 +56,7 @@ def test_torch_that_cannot_be_imported_is_reported_in_one_line(
 
 
 def test_torch_that_ends_the_process_is_red(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ending the process cannot be caught; the controller lives, and is red."""
+    """The end of a process cannot be caught: the controller survives, and is red."""
     _in_front(project, monkeypatch, **{"torch/__init__.py": "import os\nos._exit(7)"})
     project.write(test_it=AMP)
     assert project.fresh("-n", "1", "--amp-device=cpu").ret not in (0, 5)

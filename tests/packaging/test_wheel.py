@@ -98,7 +98,7 @@ def test_source_distribution_has_the_files_of_its_tests(sdist: Path) -> None:
 
 
 def test_wheel_of_the_source_distribution_equals_that_of_the_checkout(sdist: Path, wheel: Path, tmp_path: Path) -> None:
-    """Compare byte by byte: a build depends on its sources, and on neither the time nor the place."""
+    """Compare byte by byte: a build depends on its sources alone, not on the time or the folder."""
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-index", "--no-deps", "--no-build-isolation"]
     done = subprocess.run([*command, "--wheel-dir", str(tmp_path), str(sdist)], capture_output=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -127,7 +127,7 @@ def _ids(output: str) -> list[str]:
 
 
 def test_installed_suites_have_the_ids_of_the_checkout(unpacked: Path, tmp_path: Path) -> None:
-    """Run in an empty folder; each family is collected, torch is imported twice, and no check runs."""
+    """Collect each family in an empty folder; torch is imported twice, and no check runs."""
     arguments = ["--amp-device=cpu", "--amp-dtype=bf16", "--collect-only"]
     installed = _run(["--pyargs", "pytest_amp.suites", *arguments], unpacked, tmp_path)
     expected = _ids(_run([*LOADED, "suites", *arguments], ROOT, ROOT))

@@ -95,7 +95,7 @@ def test_suppression_retains_the_better_of_two_boxes() -> None:
 
 
 def _run(tmp_path: Path, *arguments: str) -> str:
-    """Return the output of pytest in a process that finds no transformers."""
+    """Return the output of pytest in a process in which transformers cannot be imported."""
     (tmp_path / "no_transformers.py").write_text("import sys\n\nsys.modules['transformers'] = None\n", encoding="utf-8")
     path = os.pathsep.join([str(tmp_path), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}

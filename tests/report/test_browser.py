@@ -127,7 +127,7 @@ def test_headers_sort_rows(seen: Seen) -> None:
 
 
 def test_empty_column_is_omitted(browser: Any, tmp_path: Path, seen: Seen) -> None:
-    """Leave out ``before`` in a run without a baseline, and the reason if none is known."""
+    """Omit the column ``before`` in a run without a baseline, and the reason if none is known."""
     head = "#table thead th"
     assert seen.page.locator(head).all_inner_texts()[5:] == ["now", "before", "of allowed"]
     path, new = tmp_path / "new.html", record("2.14.1", size=20)
@@ -142,7 +142,7 @@ def test_empty_column_is_omitted(browser: Any, tmp_path: Path, seen: Seen) -> No
 
 
 def test_table_fits_without_scrolling_sideways(seen: Seen) -> None:
-    """Each column is whole on a desktop, without scrolling sideways."""
+    """Show every column in full at the width of a desktop."""
     box = seen.page.locator("#all .scroll")
     assert box.evaluate("box => box.scrollWidth <= box.clientWidth")
 
@@ -162,7 +162,7 @@ def test_button_toggles_light_and_dark(browser: Any, file: Path) -> None:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_texts_have_enough_contrast(browser: Any, file: Path, scheme: str) -> None:
-    """Contrast with the background is 4.5 to 1 (WCAG 2.1, 1.4.3), for the colours of verdicts, too."""
+    """Require a contrast of 4.5 to 1 with the background (WCAG 2.1, 1.4.3), for the colours of verdicts, too."""
     page = _opened(browser, file, color_scheme=scheme).page
     low = page.evaluate("""() => {
       const number = (text) => text.match(/[0-9.]+/g).slice(0, 3).map(Number);
@@ -191,7 +191,7 @@ def test_page_fits_the_width_of_a_phone(browser: Any, file: Path) -> None:
 
 @pytest.mark.parametrize("width", [1280, 500])
 def test_columns_of_an_upgrade_are_not_cut_off(browser: Any, width: int, tmp_path: Path) -> None:
-    """Boxes of the page of the docs' records show more than a few rows, and each issue is a link."""
+    """Use the records of the docs: each box shows its rows without scrolling sideways, and each issue is a link."""
     before, after = (
         read_record(ROOT / "docs" / "lab" / "examples" / f"torch-{release}.json.gz") for release in ("2.13", "2.14")
     )
@@ -214,7 +214,7 @@ def test_columns_of_an_upgrade_are_not_cut_off(browser: Any, width: int, tmp_pat
 
 
 def test_page_of_5000_observations_loads_in_time(browser: Any, tmp_path: Path) -> None:
-    """All observations are new, so that each is a row; the first load of a browser's life is not counted."""
+    """Use new observations, each of which is a row, and ignore the first load of the browser."""
     wide = record("2.14.1", size=5000)
     large = of_difference(difference(Record(wide.observations[:4], wide.provenance), wide))
     path = tmp_path / "large.html"

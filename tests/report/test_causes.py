@@ -83,7 +83,7 @@ def test_causes_are_ordered_and_have_commands(project: Project, older: str) -> N
 
 
 def test_failure_of_a_cause_is_shown_once(project: Project) -> None:
-    """JUnit has each failure, as -vv does; of further ones the terminal shows the first line and the complete test."""
+    """Check that JUnit and -vv have each failure in full, and the terminal a short form of all but the first."""
     result = run(project, "--junitxml=junit.xml")
     shown = [line for line in result.stdout.lines if line.startswith("  before    float32")]
     assert len(shown) == 1

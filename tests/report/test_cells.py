@@ -45,7 +45,7 @@ def test_rows_differ_by_value_and_groups_by_reason() -> None:
 
 
 def test_tests_of_one_cause_share_a_row() -> None:
-    """Reasons name device and dtype; a fact that is bfloat16 on one and float16 on the other is two."""
+    """Join tests whose messages differ in the device alone, but not facts with different values."""
     names = ("test_x::test_rule[mm]", "test_x::test_rule[bmm]")
     failed = [
         Observation(

@@ -145,7 +145,7 @@ def test_plots_accept_nonfinite_and_extreme_numbers() -> None:
 
 
 def test_plot_distinguishes_a_known_fault_from_a_failure() -> None:
-    """Both are beyond the allowed error; the record says which test failed, and on which target."""
+    """Both exceed the allowed error; the record lists the failed test and its target."""
     faults = [Observation(f"a/cpu/{dtype}/x", Kind.ERROR, 3.0, allowed=1.0, test="t::t") for dtype in ("bf16", "fp16")]
     (plot,) = plots(faults, [], [Failure("a/cpu/fp16/t::t[x]", "AmpFailure: no")])
     bars = re.findall(r'class="(v-[a-z]+)"', plot.svg)

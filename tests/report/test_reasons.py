@@ -78,7 +78,7 @@ def test_module_has_the_reason_of_its_operator(name: str, operator: str) -> None
 
 
 def test_count_of_entries_names_added_and_removed_ones() -> None:
-    """The fingerprint's count names the entries, of its own device and dtype; without data nothing is printed."""
+    """Name the entries of the count's own device and dtype; without them it has no reason."""
 
     def entry(name: str, verdict: Verdict, device: str = "cpu") -> Observation:
         return changed(f"fingerprint/{device}/bf16/{name}", verdict)

@@ -20,7 +20,7 @@ TEXT = "AmpFailure: mm is low on cuda-{}\n  before    float32\n  now       low\n
 
 
 def run() -> Run:
-    """Return a run with an example of everything: it has failed, differs from its baseline, and wrote a file."""
+    """Return a failed run that has an example of each part, differs from its baseline, and wrote a file."""
     old, new = record("2.13.0"), record("2.13.0", seed=1)
     baseline = Baseline(old, new.provenance)
     observations = tuple(map(baseline.compare, new.observations))

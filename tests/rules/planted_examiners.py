@@ -10,7 +10,7 @@ from typing import Any
 
 
 def examine(request: dict[str, Any], device: Any) -> dict[str, Any]:
-    """Act as the overload's name says, else answer."""
+    """Do what the name of the overload says, or return a result."""
     overload = request["overload"]
     if overload == "exits":
         os._exit(3)

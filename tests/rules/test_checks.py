@@ -25,7 +25,7 @@ Defined = Callable[..., None]
 
 @pytest.fixture
 def define(monkeypatch: pytest.MonkeyPatch) -> Iterator[Defined]:
-    """Define an operator of one tensor, with the given kernel and no other rule, and one sample."""
+    """Define an operator of one tensor with a kernel, one sample, and no rule."""
     make: Any = torch.library.Library
     library = make("pytest_amp_checked", "DEF")
 
@@ -47,7 +47,7 @@ def followed() -> Checked:
 
 
 def sequence(*results: Callable[[torch.Tensor], Any]) -> Kernel:
-    """Return a kernel that varies: the second pair of calls of each dtype is compared."""
+    """Return a kernel that cycles through ``results``: the checks compare the second pair of calls of each dtype."""
     upcoming = itertools.cycle(results)
 
     def kernel(x: torch.Tensor) -> Any:

@@ -1,4 +1,4 @@
-"""Rules of operators are determined by running them, on a CPU and on fake devices, and wrong kernels are noticed."""
+"""Rules of operators, observed by running them on a CPU and on fake devices, and detection of wrong kernels."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_wrong_kernel_fails_its_check(
 
 
 def test_kernel_that_writes_to_its_argument_is_detected(plant: Plant) -> None:
-    """Write without an operator: the calls below autocast are those of manual casts."""
+    """Write to memory without an operator, so that the calls below autocast equal those of manual casts."""
 
     def kernel(a: torch.Tensor, b: torch.Tensor, reduction: int = 1) -> Any:
         result = torch.ops.aten.mse_loss(a.float(), b.float(), reduction)
@@ -197,7 +197,7 @@ def test_operators_of_some_builds_are_neither_new_nor_gone() -> None:
 
 
 def test_faked_call_runs_no_kernel_of_a_real_device() -> None:
-    """Fake tensors without a rule for an operator otherwise try its kernel, with any layout and size."""
+    """Fake tensors would otherwise run the kernel of an operator without a fake rule, with any layout and size."""
     ran: list[torch.Tensor] = []
 
     def kernel(x: torch.Tensor) -> torch.Tensor:

@@ -70,7 +70,7 @@ def test_rule_of_some_builds_names_them() -> None:
 
 
 def test_device_types_without_rules_have_a_reason() -> None:
-    """Torch has autocast kernels for MAIA, but no tensor can be put there."""
+    """Torch has autocast kernels for MAIA, but cannot create a tensor there."""
     assert parse_spec(WELL_FORMED).left_out == {"npu": "nobody has one"}
     assert load_spec().left_out.keys() == {"maia"}
     assert not load_spec().left_out.keys() & load_spec().device_types.keys()

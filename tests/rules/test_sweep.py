@@ -1,4 +1,4 @@
-"""Sweeps lose one operator to a child that dies, name it, and continue."""
+"""Sweeps lose one operator if a child process dies, report it, and continue."""
 
 from __future__ import annotations
 

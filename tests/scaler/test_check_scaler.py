@@ -1,4 +1,4 @@
-"""check_scaler accepts a correct training step, and names the error of any other."""
+"""check_scaler accepts a correct training step, and reports the error of a wrong one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ BOTH = pytest.mark.parametrize("precision", [FP16, BF16], ids=["fp16", "bf16"])
 
 
 def unbounded() -> Case:
-    """Leave out tanh, which makes an inf finite."""
+    """Return a case without tanh, which would make an inf finite."""
     return Case(
         "unbounded",
         lambda: nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 1)),
@@ -211,7 +211,7 @@ def goes_back_inside_the_region(iteration: Iteration) -> None:
 
 
 def goes_back_inside_without_the_loss(iteration: Iteration) -> None:
-    """Run backward inside on a loss of its own, calling the model directly."""
+    """Run backward inside the region on a loss of the step's own."""
     iteration.optimizer.zero_grad()
     with iteration.autocast():
         loss = iteration.model(iteration.batch).float().square().mean()
@@ -255,7 +255,7 @@ def test_correct_step_passes(precision: Precision, train: Train) -> None:
 
 
 def test_optimizer_of_some_parameters_passes() -> None:
-    """Overflow is planted in a gradient that the optimizer sees: backward computes the last layer's first."""
+    """Plant the overflow in a gradient that the optimizer reads, although backward computes the last layer's first."""
     traced = run(make_optimizer=lambda parameters: torch.optim.SGD(parameters[:2], lr=2.0**-10))
     assert [index for index, step in enumerate(traced) if step.skipped] == [2, 6]
 

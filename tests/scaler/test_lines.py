@@ -1,4 +1,4 @@
-"""check_scaler names the line of each mistake of a loop, and accepts the loss of the loop."""
+"""check_scaler reports the line of each mistake in a loop, and accepts a loop that computes its own loss."""
 
 from __future__ import annotations
 

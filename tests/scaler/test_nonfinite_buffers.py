@@ -72,14 +72,14 @@ class OtherNames(nn.Module):
 
 
 class OtherInstances(OtherNames):
-    """The same by instances: torch updates copies, and writes their mean back."""
+    """The same with instance norm: torch updates copies, and writes their mean back."""
 
     def forward(self, values: torch.Tensor) -> torch.Tensor:
         return functional.instance_norm(values, self.centre, self.width)  # type: ignore[arg-type]
 
 
 class Average(nn.Module):
-    """Moving average of a module's own, which is not a statistic of torch's, whatever its name."""
+    """Moving average of a module, with the name but without the operator of torch's running statistics."""
 
     def __init__(self, name: str = "running_mean") -> None:
         super().__init__()
@@ -186,7 +186,7 @@ class Overflowing(nn.BatchNorm1d):
 
 @BOTH
 def test_statistics_that_overflow_by_themselves_are_a_failure(precision: Precision) -> None:
-    """No inf was planted there."""
+    """Fail although these statistics are those of torch, since no inf was planted there."""
     with pytest.raises(AmpFailure, match=r"left in buffers: 2\.running_mean, 2\.running_var\n") as raised:
         run(case(lambda: Overflowing(6)), precision=precision)
     assert "none was planted in the forward pass of iteration 0" in str(raised.value)
@@ -220,7 +220,7 @@ def test_a_network(amp):
 
 @pytest.mark.parametrize("processes", [(), ("-n", "1")], ids=["one process", "xdist"])
 def test_summary_and_report_have_the_note(project: Project, processes: tuple[str, ...], tmp_path: Any) -> None:
-    """The note also appears if every warning is an error."""
+    """Print the note even if every warning is an error."""
     project.write(test_it=NETWORK)
     page = tmp_path / "page.html"
     arguments = ("--amp-device=cpu", "--amp-dtype=fp16", "-W", "error::UserWarning", f"--amp-report=html:{page}")

@@ -28,7 +28,7 @@ def test_options_differ_from_the_defaults(variant: str) -> None:
 
 
 def test_make_optimizer_passes_options() -> None:
-    """Include momentum, without which some of them have no effect."""
+    """Include momentum, without which some options have no effect."""
     options = list(options_of("SGD, loop"))
     assert {"nesterov": True, "momentum": 0.5} in options
     result = make_optimizer("SGD, loop", [torch.nn.Parameter(torch.ones(2))], {"maximize": True})

@@ -1,4 +1,4 @@
-"""Likely causes that check_scaler names are operators that overflow, or that differ."""
+"""Likely causes in the messages of check_scaler: operators that overflow, or that differ."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.scaler.test_check_scaler import finish, forward, run
 
 
 def differs_in_the_low_dtype(iteration: Iteration) -> None:
-    """Differ at a smaller scale in mixed precision only, as by a kernel: in float32 the step is correct."""
+    """Scale gradients wrongly at small scales in mixed precision alone, as a wrong kernel would."""
     scaled: Any = iteration.scaler.scale(forward(iteration))
     scaled.backward()
     if iteration.low and iteration.scaler.get_scale() <= 2.0**12:
@@ -34,7 +34,7 @@ def test_different_operator_is_the_likely_cause(monkeypatch: pytest.MonkeyPatch)
 
 
 def enlarges_weights(iteration: Iteration) -> None:
-    """Enlarge weights in the second iteration beyond fp16."""
+    """Multiply weights in the second iteration, so that they exceed the range of fp16."""
     if iteration.index == 1:
         with torch.no_grad():
             next(iteration.model.parameters()).mul_(1e7)
@@ -50,7 +50,7 @@ def test_overflowing_operator_is_the_likely_cause_of_a_skipped_step() -> None:
 
 
 def ignores_the_loss(iteration: Iteration) -> None:
-    """Set gradients of zeros: nothing overflows, and nothing moves."""
+    """Make all gradients zero: no step overflows, and no weight changes."""
     finish_with: Any = iteration.scaler.scale(forward(iteration) * 0)
     finish_with.backward()
     finish(iteration)

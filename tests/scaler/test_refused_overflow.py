@@ -114,7 +114,7 @@ def test_error_without_an_overflow_is_raised() -> None:
 
 @BOTH
 def test_step_that_raises_at_an_inf_gradient_fails(precision: Precision) -> None:
-    """The scaler would skip it: an overflow, which is usual in the first steps, would end the training."""
+    """Fail, since the scaler would skip such an overflow, which is usual in the first steps of a training."""
 
     def clips_finite_gradients_only(iteration: Iteration) -> None:
         iteration.optimizer.zero_grad()

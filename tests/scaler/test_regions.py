@@ -1,4 +1,4 @@
-"""Record of the dtypes in which autocast is on, and of its end."""
+"""Record of the dtypes in which autocast is enabled during a step."""
 
 from __future__ import annotations
 

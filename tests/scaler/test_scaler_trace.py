@@ -117,7 +117,7 @@ _WRONG = {
 
 
 def test_wrong_arguments_are_refused_in_one_line(project: Project) -> None:
-    """Print the test's own line, and the expected arguments: no frame of the plugin."""
+    """Print the test's own line and the expected arguments, without a frame of the plugin."""
     head = "import torch\nfrom model import batch, build, loss\n\n"
     instance = "def made():\n    return torch.optim.SGD(build().parameters(), lr=0.1)\n\n"
     case = "    CASE = amp.case(build, batch, loss)\n"

@@ -1,4 +1,4 @@
-"""Wrong training steps, or correct models, with only one symptom that ``check_scaler`` sees."""
+"""Wrong training steps with a single symptom, and correct ones that look unusual, for check_scaler."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_undetected_overflow_is_reported_without_a_change_of_weights(precision: 
 
 
 class DeafSGD(torch.optim.SGD):
-    """Optimizer that claims to skip by itself, as fused ones do, and steps in any case."""
+    """Optimizer that claims to skip overflows itself, as fused ones do, and never skips."""
 
     _step_supports_amp_scaling = True
 
@@ -154,7 +154,7 @@ class Normalised(nn.Module):
 
 
 def test_overflowed_buffer_does_not_affect_later_iterations() -> None:
-    """The next forward pass reads a buffer that an overflow has overwritten, and would overflow from then on."""
+    """Restore a buffer that an overflow has overwritten, since every later forward pass would overflow, too."""
     case = Case(
         "normalised",
         Normalised,
@@ -188,7 +188,7 @@ def test_repeated_call_without_an_effect_is_reported(train: Train, says: str) ->
 
 
 def test_small_addition_to_scaled_gradients_is_reported() -> None:
-    """Add weight decay explicitly, before ``unscale_``: gradients at the two scales differ by half of their size."""
+    """Add weight decay before ``unscale_``: gradients at the two scales then differ by half of their size."""
     decay = 0.0
 
     def decays(iteration: Iteration) -> None:
@@ -208,7 +208,7 @@ def test_small_addition_to_scaled_gradients_is_reported() -> None:
 
 
 def test_scale_is_chosen_with_room_to_grow() -> None:
-    """Three times the scale must be finite in fp16: it is at 2^14, and is not at 2^15."""
+    """Use a loss of three times the scale, which is finite in fp16 at 2^14 and not at 2^15."""
     case = Case("three", lambda: nn.Linear(4, 1), lambda: torch.full((1, 4), 0.1), lambda m, x: 3 * m(x).float().sum())
     training = Training(case, find_device("cpu"), FP16, overflow_gradients_at=(8,))
     traced = check_scaler(training, unheeded, nonfinite_buffers=(), note=unheeded)
@@ -217,7 +217,7 @@ def test_scale_is_chosen_with_room_to_grow() -> None:
 
 
 def test_nonfinite_gradients_are_not_reported_as_accumulated() -> None:
-    """Overflow in the second iteration, the one in which additions to the gradients are watched."""
+    """Overflow in the second iteration, in which check_scaler looks for accumulated gradients."""
     traced = run(overflow_activations_at=(1,))
     assert [step.skipped for step in traced[:3]] == [False, True, True]
 

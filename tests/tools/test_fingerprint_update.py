@@ -21,7 +21,7 @@ NOW = short_release(torch.__version__)
 
 
 class Swept:
-    """Stand-in for a sweep, with given answers."""
+    """Stand-in for a sweep, with fixed answers."""
 
     answers: ClassVar[dict[str, str]] = {}
     others: ClassVar[dict[str, dict[str, str]]] = {}
@@ -131,7 +131,7 @@ def test_entry_unknown_on_the_fake_device_is_written(file: Path, monkeypatch: py
 def test_lost_guard_is_reported_and_the_file_unchanged(
     file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], before: str, now: str
 ) -> None:
-    """A result that is unavailable on this build or machine does not replace one from another."""
+    """Refuse to replace a result of another build or machine by one that is unavailable here."""
     monkeypatch.setattr(Swept, "answers", {"addmm": LOW, "polar": before})
     update.update(file, ["cpu"])
     text = file.read_text(encoding="utf-8")
@@ -149,7 +149,7 @@ def test_lost_guard_is_reported_and_the_file_unchanged(
 
 
 def test_retained_guard_is_written_for_the_new_release(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Known results are kept, and other changes are written."""
+    """Retain known results, and write other changes."""
     known, now = "complex64 bcomplex32 | =", "complex64 ? | ="
     monkeypatch.setattr(torch, "__version__", "9.8.0")
     monkeypatch.setattr(Swept, "answers", {"addmm": LOW, "polar": known})

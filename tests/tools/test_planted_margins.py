@@ -44,7 +44,7 @@ BF16, FP16 = TEST.format("bf16"), TEST.format("fp16")
     [
         ({"error": 3.0, "bits": math.inf}, "error", 6.0),  # a value that is far enough
         ({"error": 1.0, "bits": math.inf}, "bits", math.inf),  # one within its bound does not count
-        ({"near": 1.2, "bits": math.inf}, "bits", math.inf),  # yes or no precedes a value that is near
+        ({"near": 1.2, "bits": math.inf}, "bits", math.inf),  # an exact measure precedes a value that is near
         ({"near": 1.2}, "near", 1.5),
         ({"near": 1.2, "error": 1.5}, "error", 3.0),
         ({"error": 0.9}, "", math.inf),  # only a message

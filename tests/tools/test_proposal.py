@@ -82,7 +82,7 @@ def test_new_changed_and_gone_rules_have_rows(checkout: Path) -> None:
 
 
 def test_rows_of_the_spec_round_trip() -> None:
-    """An edited row is written anew: nothing else in it may change."""
+    """Write a row anew without any other change in it."""
     text = (ROOT / SPEC).read_text(encoding="utf-8")
     rows = [line.strip().rstrip(",") for line in text.splitlines() if line.startswith("  { name")]
     assert len(rows) > 150
@@ -134,7 +134,7 @@ def test_mended_fault_has_a_row_for_its_devices_and_dtypes(checkout: Path) -> No
 
 
 def test_mended_fault_retains_the_columns_of_its_row(checkout: Path) -> None:
-    """The new row decides on earlier releases, too: there nothing changes."""
+    """Change nothing on earlier releases, where the new row applies, too."""
     file = checkout / "suites" / FILE
     columns = ('reason = "why"', 'report = "a/b#1"', 'since = "2.8"', 'raises = "KeyError"')
     row = "\n".join(["[[known]]", 'key = "rules/*/test_x::test_y[*]"', *columns, ""])

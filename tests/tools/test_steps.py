@@ -85,7 +85,7 @@ def test_finished_steps_are_not_repeated(
 
 
 def test_record_of_a_cpu_has_the_family_kernels(folder: Path, calls: list[list[str]]) -> None:
-    """On a CPU the family belongs to the long tier, which --amp-tier=ordinary deselects."""
+    """Include the family although it belongs to the long tier on a CPU, which --amp-tier=ordinary deselects."""
     place = Workplace(ROOT, folder, f"torch=={NEXT}.0")
     folder.mkdir()
     place.path("python").write_text(sys.executable, encoding="utf-8")

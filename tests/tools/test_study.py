@@ -186,7 +186,7 @@ def test_page_has_ratios_of_the_results(tmp_path: Path) -> None:
 def test_doubtful_measurement_is_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With a neighbour on the GPU results are kept, marked as doubtful, and replaced by the same command."""
+    """Retain and mark results measured beside another process on the GPU, and replace them in the next run."""
     monkeypatch.setattr(transformer, "doubts_of", lambda _: ("1 other process on this GPU",))
     chosen = ("--contexts=8", "--modes=forward", "--precisions=bf16")
     assert study(tmp_path, *chosen) == 0
@@ -201,7 +201,7 @@ def test_doubtful_measurement_is_repeated(
 
 
 def test_page_of_the_docs_is_up_to_date() -> None:
-    """``python -m tools.study --to docs/lab/transformers --only-report`` writes it."""
+    """Compare with the page that ``python -m tools.study --to docs/lab/transformers --only-report`` writes."""
     folder = ROOT / "docs" / "lab" / "transformers"
     actual = results.read(folder / "transformer.jsonl")
     assert not any(result.get("doubts") for result in actual.found.values())

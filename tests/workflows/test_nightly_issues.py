@@ -1,4 +1,4 @@
-"""Consecutive nights with a stand-in for gh that stores the issues: one for each cause, closed once it is gone."""
+"""Issues of consecutive nights, with a stand-in for gh: one for each cause, closed once the cause is gone."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ OWN = ("tests.test_own::test_it", "", "project", "assert 0.25 < 0.1")
 
 
 class Nights:
-    """The nightly gate, night by night."""
+    """Runs of the nightly gate, one for each night."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -1,4 +1,4 @@
-"""Rules of the workflows: pinned actions, least permissions, and no code of strangers on a self-hosted machine."""
+"""Rules of the workflows: pinned actions, least permissions, and no pull requests on a self-hosted machine."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_scripts_are_run_by_a_workflow_and_a_test() -> None:
 
 
 def test_pull_requests_reach_no_self_hosted_machine() -> None:
-    """Pull requests start ci.yml alone, all of whose jobs are on machines of GitHub."""
+    """Start ci.yml alone for pull requests, with all of its jobs on machines of GitHub."""
     assert [path.name for path in WORKFLOWS if "pull_request_target" in _triggers(path)] == []
     assert [path.name for path in WORKFLOWS if _triggers(path) & {"issue_comment", "workflow_run", "issues"}] == []
     assert [path.name for path in WORKFLOWS if "pull_request" in _triggers(path)] == ["ci.yml"]
@@ -181,7 +181,7 @@ def test_missing_baseline_of_a_night_is_red() -> None:
 
 
 def test_nightly_runs_every_family_on_a_cpu() -> None:
-    """A family that belongs to the long tier on a CPU runs there in no other workflow."""
+    """Run the family of the long tier on a CPU, which no other workflow does."""
     families = [path.parent for path in sorted((ROOT / "suites").glob("*/__init__.py"))]
     long = [path.name for path in families if "long_on" in (path / "__init__.py").read_text(encoding="utf-8")]
     assert long == ["kernels"]

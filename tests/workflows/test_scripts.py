@@ -161,7 +161,7 @@ RECORD = {
 def test_propose_baseline_opens_or_updates_a_pull_request(
     calls: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Propose for a repository, a record, the same record again, and another one; gh is a stand-in, git is real."""
+    """Propose a record, the same record again, and another one; gh is a stand-in, git is real."""
     pytest.importorskip("packaging")
     origin, work = tmp_path / "origin.git", tmp_path / "work"
     for command in (
