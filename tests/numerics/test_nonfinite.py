@@ -207,7 +207,7 @@ def test_step_that_is_not_finite_in_float32_is_explained() -> None:
     assert "x.float()" not in str(raised.value)
 
 
-def test_infinities_that_float32_has_too_are_not_taken_for_the_origin() -> None:
+def test_infinities_shared_with_float32_are_not_the_origin() -> None:
     def hidden(model: nn.Module, x: Tensor) -> Tensor:
         y = model(x)
         chances = y.masked_fill(torch.eye(6, 8, dtype=torch.bool), -torch.inf).softmax(-1)
@@ -219,7 +219,7 @@ def test_infinities_that_float32_has_too_are_not_taken_for_the_origin() -> None:
     assert (actual.operator, actual.line) == ("exp", f"tests/numerics/{line('late')}")
 
 
-def test_overflow_that_is_bent_back_is_told_only_if_asked() -> None:
+def test_overflow_that_becomes_finite_is_reported_only_on_request() -> None:
     def normed(model: nn.Module, x: Tensor) -> Tensor:
         y = model(x) * 0 + 300
         return wide(y * torch.rsqrt((y * y).mean(-1, keepdim=True) + 1e-3).to(y.dtype)).mean()  # square
@@ -268,7 +268,7 @@ class Recomputed(nn.Module):
         return wide(self.linear(x)) * 1e9  # recomputed
 
 
-def test_checkpoints_have_the_line_that_is_recomputed() -> None:
+def test_overflow_in_a_checkpoint_has_its_direction_and_module() -> None:
     actual = origin(Case("recomputed", Recomputed, lambda: torch.randn(4, 8), lambda m, x: m(x).mean()))
     assert actual is not None
     assert actual.direction is Direction.BACKWARD

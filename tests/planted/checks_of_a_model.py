@@ -124,7 +124,7 @@ def rounded_buffers_are_not_looked_at() -> None:
 
 @defect(
     "The linter passes over casts to float32 without an effect",
-    caught_by="tests/lint/test_casts.py::test_widening_that_gains_nothing_is_found[",
+    caught_by="tests/lint/test_casts.py::test_useless_widening_is_found[",
 )
 def useless_widening_is_not_looked_at() -> None:
     from pytest_amp.lint import cast_rules
@@ -304,7 +304,7 @@ def evaluations_are_not_looked_at() -> None:
 
 @defect(
     "The harm of a step is 1, whatever its errors are",
-    caught_by="tests/check/test_harm.py::test_cast_that_does_harm_is_named[bf16]",
+    caught_by="tests/check/test_harm.py::test_harmful_cast_is_named[bf16]",
 )
 def harm_of_a_step_is_always_one() -> None:
     from pytest_amp.check import harm
@@ -314,7 +314,7 @@ def harm_of_a_step_is_always_one() -> None:
 
 @defect(
     "No function is left out by itself: the harm of each is 1",
-    caught_by="tests/check/test_harm.py::test_cast_that_does_harm_is_named[bf16]",
+    caught_by="tests/check/test_harm.py::test_harmful_cast_is_named[bf16]",
 )
 def harm_of_one_function_is_not_measured() -> None:
     from pytest_amp.check import harm
@@ -324,7 +324,7 @@ def harm_of_one_function_is_not_measured() -> None:
 
 @defect(
     "The errors of outputs are not counted as harm",
-    caught_by="tests/check/test_harm.py::test_cast_that_harms_an_output_alone_is_named[bf16]",
+    caught_by="tests/check/test_harm.py::test_cast_that_harms_only_an_output_is_named[bf16]",
 )
 def harm_of_outputs_is_not_counted() -> None:
     from pytest_amp.check import harm
@@ -337,7 +337,7 @@ def harm_of_outputs_is_not_counted() -> None:
 
 @defect(
     "The error of the loss is not counted as harm",
-    caught_by="tests/check/test_harm.py::test_loss_that_is_averaged_in_fp16_is_harmed",
+    caught_by="tests/check/test_harm.py::test_mean_of_losses_in_fp16_is_harmful",
 )
 def harm_of_a_loss_is_not_counted() -> None:
     from pytest_amp.check import harm
