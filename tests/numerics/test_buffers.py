@@ -168,9 +168,7 @@ def test_buffer_that_forward_registers_is_compared_where_both_steps_have_it(cond
 
 
 @pytest.mark.parametrize(("changed", "words"), [({}, "rows .* does not exist"), ({"late": 1}, "late .* exists")])
-def test_buffer_in_only_one_step_is_named(
-    changed: dict[str, int], words: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_buffer_in_only_one_step_is_named(changed: dict[str, int], words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def step(self: CaseRun) -> Step:
         result = original(self)
         buffers = {name: value for name, value in result.buffers.items() if changed or name != "rows"}

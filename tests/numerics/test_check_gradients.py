@@ -78,7 +78,9 @@ def _scaled(model: nn.Module, x: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("loss", [_checkpointed, _scaled])
 @pytest.mark.parametrize("precision", [BF16, FP16], ids=lambda precision: precision.name)
-def test_code_that_queries_autocast_matches_its_reference(loss: Callable[[nn.Module, Tensor], Tensor], precision: Precision) -> None:
+def test_code_that_queries_autocast_matches_its_reference(
+    loss: Callable[[nn.Module, Tensor], Tensor], precision: Precision
+) -> None:
     """Its reference runs inside a region, too."""
 
     def build() -> nn.Module:

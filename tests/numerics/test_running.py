@@ -112,7 +112,9 @@ def test_library_error_names_the_calling_line_of_the_project() -> None:
 @pytest.mark.parametrize(
     "block", [ErrorsOfCase(case((True,)), WHERE), ErrorsOfFunction("it")], ids=["case", "function"]
 )
-def test_exceptions_other_than_errors_of_a_case_propagate(error: BaseException, block: ErrorsOfCase | ErrorsOfFunction) -> None:
+def test_exceptions_other_than_errors_of_a_case_propagate(
+    error: BaseException, block: ErrorsOfCase | ErrorsOfFunction
+) -> None:
     """A step of the case does not run then."""
     with pytest.raises(type(error)) as raised, block:
         raises(error)

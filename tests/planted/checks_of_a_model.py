@@ -347,7 +347,7 @@ def harm_of_a_loss_is_not_counted() -> None:
 
 @defect(
     "A training does not compare its first gradients with those of float32",
-    caught_by="tests/training/test_any_loss.py::test_garbage_in_one_layer_is_named_though_the_loss_falls",
+    caught_by="tests/training/test_any_loss.py::test_wrong_gradient_of_one_layer_is_named",
 )
 def first_gradients_are_not_compared() -> None:
     from pytest_amp.training import comparison as check

@@ -49,7 +49,9 @@ def verdict(now: Observation, before: Observation) -> Verdict:
         ((0.0001, 0.0030, 0.0012), (0.0040, 0.0020, 0.0035), Verdict.PASS),
     ],
 )
-def test_verdict_depends_on_the_spread_over_seeds(before: tuple[float, ...], now: tuple[float, ...], expected: Verdict) -> None:
+def test_verdict_depends_on_the_spread_over_seeds(
+    before: tuple[float, ...], now: tuple[float, ...], expected: Verdict
+) -> None:
     assert verdict(error(*now), error(*before)) is expected
 
 

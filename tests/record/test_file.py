@@ -118,7 +118,9 @@ def test_compressed_file_is_reproducible_and_read_by_its_content(tmp_path: Path)
     ],
     ids=["half", "beginning", "a byte", "checksum", "appended", "no text", "no JSON", "bomb"],
 )
-def test_damaged_compressed_file_is_refused_in_one_line(tmp_path: Path, damage: Callable[[bytes], bytes], problem: str) -> None:
+def test_damaged_compressed_file_is_refused_in_one_line(
+    tmp_path: Path, damage: Callable[[bytes], bytes], problem: str
+) -> None:
     path = tmp_path / "old.json.gz"
     write_record(RECORD, path, replace=False)
     path.write_bytes(damage(path.read_bytes()))
@@ -312,7 +314,11 @@ def test_target_of_a_link_is_replaced(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("exists", [True, False])
-def test_file_system_without_hard_links_is_supported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exists: bool) -> None:  # noqa: FBT001
+def test_file_system_without_hard_links_is_supported(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    exists: bool,  # noqa: FBT001  # a parameter of a test
+) -> None:
     path = tmp_path / "new.json"
     if exists:
         path.write_text("old", encoding="utf-8")
@@ -331,9 +337,7 @@ def test_file_system_without_hard_links_is_supported(tmp_path: Path, monkeypatch
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_failed_write_without_hard_links_leaves_no_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_write_without_hard_links_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without hard links an empty file would otherwise remain, which no later run may replace."""
 
     def refused(*_args: object) -> None:

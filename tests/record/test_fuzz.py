@@ -110,9 +110,7 @@ PACKED = gzip.compress(dumps(RECORD).encode(), mtime=0)
 
 @FUZZ
 @given(position=st.integers(0, len(PACKED) - 1), byte=st.binary(max_size=4), length=st.integers(0, len(PACKED)))
-def test_damaged_compressed_record_is_read_or_refused(
-    tmp_path: Any, position: int, byte: bytes, length: int
-) -> None:
+def test_damaged_compressed_record_is_read_or_refused(tmp_path: Any, position: int, byte: bytes, length: int) -> None:
     _read(tmp_path / "record.json.gz", (PACKED[:position] + byte + PACKED[position + len(byte) :])[: length or None])
 
 

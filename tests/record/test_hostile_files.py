@@ -215,9 +215,7 @@ def test_path_of_no_regular_file_is_refused_in_one_line(tmp_path: Path, kind: st
     ],
 )
 @pytest.mark.parametrize("file", ["pipe", "/dev/zero"])
-def test_option_with_no_regular_file_is_refused(
-    project: Project, option: str, more: list[str], file: str
-) -> None:
+def test_option_with_no_regular_file_is_refused(project: Project, option: str, more: list[str], file: str) -> None:
     project.write(test_it="def test_it(amp):\n    pass\n")
     os.mkfifo(project.path / "pipe")
     assert option.removeprefix("--amp-") in refused(project.here(f"{option}={file}", *more))

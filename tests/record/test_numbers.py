@@ -63,9 +63,7 @@ def test_values_without_intervals_are_compared_by_the_margin(before: Value, now:
         ((0.0, math.inf), (1.56, 1.58), Verdict.INCONCLUSIVE),
     ],
 )
-def test_speedups_are_compared_by_both_intervals(
-    before: Interval, now: Interval, becomes: Verdict
-) -> None:
+def test_speedups_are_compared_by_both_intervals(before: Interval, now: Interval, becomes: Verdict) -> None:
     old, new = (number(1.5, ends, Better.HIGHER, Kind.RATIO) for ends in (before, now))
     assert compare(new, old).verdict is becomes
 

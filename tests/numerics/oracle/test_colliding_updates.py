@@ -240,7 +240,9 @@ def test_interpolation_backward_matches_the_float64_kernel(
     ("mode", "least", "most"),
     [("linear", 1.75, 1.95), ("bilinear", 3.0, 3.35), ("bicubic", 5.3, 5.9), ("trilinear", 5.4, 6.0)],
 )
-def test_interpolation_backward_on_cuda_rounds_each_share(mode: str, least: float, most: float, dtype: torch.dtype) -> None:
+def test_interpolation_backward_on_cuda_rounds_each_share(
+    mode: str, least: float, most: float, dtype: torch.dtype
+) -> None:
     """In units of one rounding, which this CPU makes, an H200 has 1.8 to 1.9, 3.1 to 3.2, 5.4 to 5.8, 5.5 to 5.9."""
     [result] = going_back("cuda", mode, dtype, scale_factor=2.0).results
     [once] = going_back("cpu", mode, dtype, scale_factor=2.0).results

@@ -37,7 +37,9 @@ def wide(*shape: int, grad: bool = False) -> Tensor:
 @pytest.mark.parametrize("bidirectional", [True, False])
 @pytest.mark.parametrize("batch_first", [True, False])
 @pytest.mark.parametrize(("kind", "mode"), [(nn.RNN, 1), (nn.LSTM, 2), (nn.GRU, 3)])
-def test_recurrent_formulas_match_float64_layers(kind: Any, mode: int, *, batch_first: bool, bidirectional: bool, biased: bool) -> None:
+def test_recurrent_formulas_match_float64_layers(
+    kind: Any, mode: int, *, batch_first: bool, bidirectional: bool, biased: bool
+) -> None:
     layer = kind(5, 7, num_layers=2, bidirectional=bidirectional, bias=biased, batch_first=batch_first, dtype=WIDE)
     count, batch = 4 if bidirectional else 2, 4 if batch_first else 3
     x, h, c = wide(4, 3, 5, grad=True), wide(count, batch, 7, grad=True), wide(count, batch, 7, grad=True)
