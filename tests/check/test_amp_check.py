@@ -50,7 +50,7 @@ def evaluate(evaluation):
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])
-def test_right_model_and_loop_are_green_and_reported(project: Project, dtype: str) -> None:
+def test_right_model_and_loop_pass_and_are_reported(project: Project, dtype: str) -> None:
     project.write(
         models=MODELS,
         test_it="""

@@ -1,4 +1,4 @@
-"""Kinds of findings have a page each, and pages a kind each."""
+"""Each kind of finding has a page, and each page a kind."""
 
 from __future__ import annotations
 

@@ -108,13 +108,13 @@ def test_kernel_with_different_rounding_is_red() -> None:
 
 
 def _dropping() -> Case:
-    """Return the mlp with dropout behind it."""
+    """Return the mlp with dropout before and after it."""
     case = mlp()
     return replace(case, name="dropping", build=lambda: nn.Sequential(nn.Dropout(0.1), case.build(), nn.Dropout(0.1)))
 
 
 def test_dropout_is_compared_with_the_traces_own_operator() -> None:
-    """The trace's dropout on a CPU is not eager's, which multiplies by a rounded 1 / (1 - p): compare with its own."""
+    """Compare with the trace's own dropout: on a CPU, eager's multiplies by a rounded 1 / (1 - p)."""
     assert check(_dropping())["dropping/aot_eager/equal"] < 1
 
 

@@ -229,7 +229,7 @@ class Trainer:
         update(self.iteration, self.compute_loss())
 
 
-def test_step_of_a_trainer_is_named_with_the_lines_that_lead_to_it() -> None:
+def test_step_of_a_trainer_is_named_with_its_calling_lines() -> None:
     (finding,) = of_step(lambda iteration: Trainer(iteration).run())
     assert finding.kind == "no-region"
     assert finding.site.endswith("tests/lint/linted.py:" + str(line_of(wide_loss, 1)))

@@ -53,7 +53,7 @@ class Wide(nn.Module):
 
 
 class Hoarder(nn.Module):
-    """Model that keeps every output."""
+    """Model that retains every output."""
 
     def __init__(self) -> None:
         super().__init__()

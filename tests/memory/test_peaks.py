@@ -1,4 +1,4 @@
-"""Peaks of an allocator that counts as an accelerator's does: a CPU has no counts."""
+"""Peaks of memory, from a simulated allocator: that of a CPU counts nothing."""
 
 from __future__ import annotations
 

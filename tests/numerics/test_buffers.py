@@ -162,7 +162,7 @@ CONDITIONS: dict[str, Callable[[], bool]] = {
 
 
 @pytest.mark.parametrize("condition", CONDITIONS)
-def test_buffer_that_forward_registers_is_compared_where_both_steps_have_it(condition: str) -> None:
+def test_buffer_registered_in_forward_is_compared_if_both_steps_have_it(condition: str) -> None:
     names = observed_of(lambda: Registering(CONDITIONS[condition]))
     assert ("buffers/buffer.mean" in names) == (condition == "every step")
 

@@ -1,4 +1,4 @@
-"""Float32's share of an error: measured from the case, and zero if float32 is not float32."""
+"""Float32's share of an error: measured from the case, and zero if float32 kernels or the model round to less."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_model_with_explicit_rounding_yields_no_float32_errors() -> None:
 
 
 def test_student_constant_is_the_quantile_of_its_distribution() -> None:
-    """Integrate its density, from the bound on, by Simpson's rule in 1 / t."""
+    """Integrate the density of Student's distribution beyond the constant, by Simpson's rule in 1 / t."""
     degrees = DRAWS + 1
     scale = math.gamma((degrees + 1) / 2) / (math.sqrt(degrees * math.pi) * math.gamma(degrees / 2))
 

@@ -81,7 +81,7 @@ def _scaled(model: nn.Module, x: Tensor) -> Tensor:
 def test_code_that_queries_autocast_matches_its_reference(
     loss: Callable[[nn.Module, Tensor], Tensor], precision: Precision
 ) -> None:
-    """Its reference runs inside a region, too."""
+    """Expect a reference that runs inside a region, too."""
 
     def build() -> nn.Module:
         return nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4))
@@ -301,7 +301,7 @@ def test_unnamed_outputs_and_inputs_have_default_names() -> None:
 
 
 def test_case_with_explicit_float32_needs_the_oracle(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The oracle follows it; a warning tells if the exact values come from a float64 model."""
+    """The oracle follows it; with exact values of a float64 model the check fails."""
     case = Case(
         "fixed", lambda: nn.Linear(8, 4), lambda: torch.randn(3, 8), lambda m, x: m(x.to(torch.float32)).float().sum()
     )
@@ -354,7 +354,7 @@ def halves(factor: float) -> Case:
 
 
 def test_noise_beyond_rounding_is_not_tolerated() -> None:
-    """Errors of manual casts are not allowed for that reason alone."""
+    """An error is not tolerated merely because manual casts have it, too."""
     text = failure(halves(0.5), CPU)
     assert "the predicted rounding loses 75% of the outputs" in text
     assert "up to 25% counts as rounding" in text

@@ -60,7 +60,7 @@ def _forked(x: Tensor) -> Tensor:
 
 
 def _reseeded(x: Tensor) -> Tensor:
-    """Drop out by a seed that the model takes anew in each step, as reversible layers do to repeat their masks."""
+    """Apply dropout with a new seed in each step, as reversible layers do to repeat their masks."""
     torch.manual_seed(torch.seed() % 1000)
     return f.dropout(x, 0.3)
 
@@ -170,7 +170,7 @@ def test_draw_that_was_not_recorded_is_named_and_not_judged() -> None:
 
 
 def test_unrecorded_draws_of_hidden_code_are_not_judged() -> None:
-    """Compiled code draws without being seen by a mode, but the generator has moved."""
+    """Compiled code draws where no mode observes it, but it advances the generator."""
 
     def hidden(x: Tensor) -> Tensor:
         with torch._C._DisableTorchDispatch():

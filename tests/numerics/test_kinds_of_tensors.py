@@ -114,7 +114,7 @@ def test_training_compares_complex_parameters() -> None:
 
 def test_training_with_rounded_complex_parameters_is_red() -> None:
     class Rounding(torch.optim.SGD):
-        """SGD that keeps its complex parameters in bf16."""
+        """SGD that rounds its complex parameters to bf16."""
 
         def step(self, closure: Any = None) -> Any:
             result = super().step(closure)

@@ -1,4 +1,4 @@
-"""Non-finite values are reported with the operator that makes them, its module, its line and the reason."""
+"""Non-finite values are reported with the operator that creates them, its module, its line and the reason."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def test_failure_and_trace_name_the_origin() -> None:
     assert "ends where the step is no longer finite: div in the loss" in str(trace)
 
 
-def test_trace_of_a_finite_step_goes_to_its_end() -> None:
+def test_trace_of_a_finite_step_is_complete() -> None:
     trace = predicted.trace(case(quotient), Conditions(CPU, BF16))
     assert trace.rows[-1].direction == "backward"
     assert "no longer finite" not in str(trace)
@@ -335,7 +335,7 @@ def test_run_leaves_no_hooks() -> None:
 
 
 def test_trace_receives_the_failure_that_it_handles(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A failure that nobody receives makes a passing test red."""
+    """A failure that is caught, but not received, makes a passing test red."""
     received: list[BaseException] = []
     monkeypatch.setattr(predicted, "receive", received.append)
     predicted.trace(case(quotient), Conditions(CPU, FP16))

@@ -165,7 +165,7 @@ def test_hollow_gradient_is_named() -> None:
 
 
 def _accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make the check take this CPU for a device with nondeterministic atomics."""
+    """Make the check treat this CPU as a device with nondeterministic atomics."""
     monkeypatch.setattr(manual_casts, "DeviceKind", SimpleNamespace(CPU=None))
 
 

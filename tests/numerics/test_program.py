@@ -1,4 +1,4 @@
-"""Program on low-precision dtypes without rounding: differences that a model's own Python makes there."""
+"""Steps in low-precision dtypes without rounding: differences that the Python code of a model causes."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def check_repeatable(case: Case) -> None:
 
 
 def scaled(factor: Callable[[], float | torch.Tensor]) -> Case:
-    """Return the mlp, whose output ``factor()`` scales anew in each run."""
+    """Return the mlp with its output scaled by another ``factor()`` in each run."""
 
     class Scaled(nn.Module):
         def __init__(self) -> None:

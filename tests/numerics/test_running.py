@@ -36,7 +36,7 @@ ERRORS = [RuntimeError, ValueError, KeyError, AssertionError]
 
 
 @pytest.mark.parametrize("kind", ERRORS)
-def test_case_that_does_not_run_in_float32_is_a_failure_of_its_own(kind: type[Exception]) -> None:
+def test_case_that_does_not_run_in_float32_is_a_separate_failure(kind: type[Exception]) -> None:
     with (
         pytest.raises(DoesNotRun, match="it does not run in float32, without autocast") as raised,
         ErrorsOfCase(case((True, False)), WHERE),

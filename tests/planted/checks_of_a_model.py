@@ -24,7 +24,7 @@ def statistics_are_not_looked_at() -> None:
 
 @defect(
     "The linter passes over differences from a low-precision mean whose squares are float32, as on CUDA",
-    caught_by="tests/lint/test_cuda_rules.py::test_form_is_found_if_it_is_wrong_on_cuda[layer norm-bf16]",
+    caught_by="tests/lint/test_cuda_rules.py::test_form_that_is_wrong_on_cuda_is_found[layer norm-bf16]",
 )
 def variances_are_not_looked_at() -> None:
     from pytest_amp.lint import arithmetic_rules
@@ -34,7 +34,7 @@ def variances_are_not_looked_at() -> None:
 
 @defect(
     "The linter passes over low-precision squares whose sum is float32, as on CUDA",
-    caught_by="tests/lint/test_cuda_rules.py::test_form_is_found_if_it_is_wrong_on_cuda[root of a sum of squares-bf16]",
+    caught_by="tests/lint/test_cuda_rules.py::test_form_that_is_wrong_on_cuda_is_found[root of a sum of squares-bf16]",
 )
 def low_squares_are_not_looked_at() -> None:
     from pytest_amp.lint import arithmetic_rules
@@ -284,7 +284,7 @@ def nothing_low_is_not_looked_at() -> None:
 
 @defect(
     "The linter passes over the regions of a training step",
-    caught_by="tests/lint/test_regions.py::test_step_of_a_trainer_is_named_with_the_lines_that_lead_to_it",
+    caught_by="tests/lint/test_regions.py::test_step_of_a_trainer_is_named_with_its_calling_lines",
 )
 def steps_without_a_region_are_not_looked_at() -> None:
     from pytest_amp.lint import regions_rules

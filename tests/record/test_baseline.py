@@ -1,4 +1,4 @@
-"""Baseline: the one comparison that a test, a difference of two records and the floor of a speedup ask."""
+"""Baseline: one comparison for tests, for differences of two records and for floors of speedups."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def test_same_test_name_in_another_family_is_distinct() -> None:
 
 
 def test_verdicts_of_the_runs_themselves_are_ignored() -> None:
-    """Verdicts of a record that was made with a baseline do not count."""
+    """Ignore the verdicts in a record that was compared with a baseline."""
     observations = [
         Observation(f"rules/cpu/bf16/{verdict.value}", Kind.STATE, 1, verdict=verdict, baseline=2, test="t::t")
         for verdict in Verdict
@@ -325,7 +325,7 @@ def test_onednn_dtypes_count_as_hardware(before: str | None, now: str, *, fair: 
     assert (difference(old, new).unfair == {}) is fair
 
 
-def test_mended_fault_has_a_verdict_of_its_own() -> None:
+def test_mended_fault_has_a_separate_verdict() -> None:
     """An expected failure that passes has a verdict of its own, which fails a comparison unless excepted."""
     fixed = Failure("rules/cpu/bf16/test_x::test_y", f"{FIXED}pytorch/pytorch#1 passes on cpu-bf16; remove the xfail")
     ran = {"cpu-bf16 rules": ("test_x::test_y",)}

@@ -122,7 +122,7 @@ def drawn(source: random.Random, spread: float, shared: list[float]) -> list[flo
     [(0.05, 0.15, 0.0), (0.1, 0.15, 0.001), (0.2, 0.2, 0.004), (1.0, 1.0, 0.006)],
 )
 def test_regressions_by_chance_alone_are_rare(spread: float, over_seeds: float, most: float) -> None:
-    """Errors have normal logarithms: the part common to the seeds cancels, rounding is drawn anew."""
+    """Draw errors with normal logarithms: the part common to the seeds cancels, and rounding is drawn again."""
     source, count, runs = random.Random(0), 0, 4000  # noqa: S311  # no secrets
     for _ in range(runs):
         shared = [source.gauss(0, over_seeds) for _ in range(errors.DRAWS)]

@@ -166,7 +166,7 @@ def test_non_finite_values_are_written_as_text(tmp_path: Path, value: float) -> 
 
 
 def test_lone_surrogate_survives_a_round_trip(tmp_path: Path) -> None:
-    """Python reads a path that is not UTF-8 so, and the command line is part of the provenance."""
+    """The command line is part of the provenance, and a path in it that is not UTF-8 has surrogates."""
     path = tmp_path / "new.json"
     write_record(Record((), provenance={"command": "pytest \udcff"}), path, replace=False)
     assert read_record(path).provenance == {"command": "pytest \udcff"}

@@ -1,4 +1,4 @@
-"""Interrupted runs: complete results are kept, a failed write is one line, and there is no traceback."""
+"""Interrupted runs: complete results are written, a failed write is one line, and there is no traceback."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def command(*arguments: str) -> list[str]:
 
 
 def _listen() -> None:
-    """Restore signals, which a shell's background job, or one under nohup, ignores, and so do its children."""
+    """Restore the default handlers: a shell's background job ignores these signals, and so do its children."""
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
 

@@ -20,7 +20,7 @@ def test_storage_is_counted_until_it_is_released() -> None:
 
 
 def test_tensor_of_an_existing_storage_is_not_counted() -> None:
-    """cuDNN's layers make a tensor of their weights' memory."""
+    """cuDNN's layers create a tensor on the memory of their weights."""
     weight = torch.ones(4)
     with live_storages(given=[weight]) as alive:
         flat = torch.empty(0).set_(weight.untyped_storage())

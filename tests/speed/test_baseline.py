@@ -157,7 +157,7 @@ def test_reported_speedup_is_no_baseline(speedy: Project) -> None:
 
 
 def test_noisy_step_time_passes_the_comparison_of_records(speedy: Project) -> None:
-    """The floor alone applies, and the record says so, too."""
+    """Only the floor applies, in the comparison of records, too."""
     shaky = "import itertools\nshaky = itertools.cycle([2.0] * 31 + [2.3] * 31)\n" + TEST
     source = shaky.replace("floor=1.2", "floor=0").replace("2.0 if torch", "next(shaky) if torch")
     speedy.write(conftest=SIMULATED, test_it=source)

@@ -148,7 +148,7 @@ def test_cprofile_option_is_supported(project: Project) -> None:
 
 
 def test_rows_are_grouped_by_timed_work(project: Project) -> None:
-    """Group the same work in several dtypes, unless the test's own mark says otherwise."""
+    """Group the same work in several dtypes, unless the test has a mark with another group."""
     make(project, SUMS + SUMS.replace("test_sums", "test_sums_again"))
     result = project.here("--benchmark-json=times.json")
     result.stdout.fnmatch_lines(["*benchmark 'sums over fp32, step': 2 tests*"])

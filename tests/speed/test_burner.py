@@ -1,4 +1,4 @@
-"""Process that computes while another one times, on a real GPU: neither a green nor a red verdict on speed."""
+"""Verdicts on speed are inconclusive while another process computes on the same GPU, which is a real one."""
 
 from __future__ import annotations
 

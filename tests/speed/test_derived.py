@@ -1,4 +1,4 @@
-"""Floors of cards without calibration: from other calibrations and peak rates, conservative, and said to be so."""
+"""Floors of cards without calibration: conservative, from other calibrations and peak rates, and reported as such."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ STRANGER = 1
 
 @pytest.fixture
 def card(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[str, ...]]:
-    """Return the doubts about a card with the given processes and the given losses of the queue, first and again."""
+    """Return the doubts about a card with these processes, and these losses of its queue at first and again."""
 
     def doubts(
         there: tuple[int, ...] | None,

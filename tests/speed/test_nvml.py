@@ -1,4 +1,4 @@
-"""Facts of NVIDIA's driver, from a simulated pynvml; and what is said without one."""
+"""Facts of NVIDIA's driver from a simulated pynvml, and the reason that is reported without one."""
 
 from __future__ import annotations
 

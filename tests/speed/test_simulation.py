@@ -127,7 +127,7 @@ def test_error_rates_against_a_floor_are_low(noise: Noise) -> None:
 
 
 def test_error_rates_under_combined_noise_are_low() -> None:
-    """All noise together makes it undecided more often, and wrong no more often."""
+    """With all noise combined the rule is undecided more often, and wrong no more often."""
     assert share(all_at_once, 1.02, FAIL) <= 0.001
     assert share(all_at_once, 0.90, PASS) <= 0.001
     assert share(all_at_once, 0.80, FAIL) >= 0.90
@@ -200,7 +200,7 @@ def test_calibrated_checks_of_a_healthy_card_are_hardly_ever_red() -> None:
     assert sum(Nights("device", spread, tolerance).red(900, rng) for spread in spreads) <= 1
 
 
-def test_larger_spread_between_processes_would_be_red() -> None:
+def test_larger_spread_between_processes_is_often_red() -> None:
     """Twice the spread that a baseline may judge: red once in twenty nights."""
     ((limit, tolerance),) = TOLERANCES["device"]
     assert Nights("device", 2 * limit, tolerance).red(900, np.random.default_rng(13)) > 20

@@ -1,4 +1,4 @@
-"""Band: its width comes from the companions, it closes over every step, and NaN is outside."""
+"""Band of losses: its width comes from the companion runs, and losses that are not finite are outside."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Low-precision state that a training step keeps: an average of weights, a sum of losses."""
+"""Low-precision state that a training step retains: an average of weights, a sum of losses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Long-run study: its optimizer is torch's in float32, and its roundings do what their names say."""
+"""Optimizer of the long-run study: it matches torch's in float32, and its roundings do what their names say."""
 
 from __future__ import annotations
 

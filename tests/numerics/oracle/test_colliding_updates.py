@@ -91,7 +91,7 @@ def test_cpu_accumulates_in_order(name: str, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("name", IN_ANY_ORDER)
 def test_each_colliding_update_is_rounded(name: str, dtype: torch.dtype) -> None:
-    """The error exceeds one rounding by this factor: an H200 makes 1.5 to 1.7 times the error with four."""
+    """Predict more than this CPU's one rounding: an H200 has 1.5 to 1.7 times its error with four values at a place."""
     [actual] = observed_by("cuda", IN_ANY_ORDER[name], dtype)
     [result] = actual.results
     most = 1.1 if "times" in name else 0.8  # a CPU rounds products, too
@@ -178,7 +178,7 @@ class Places(torch.nn.Module):
 
 
 def noise(model: Places, dtype: torch.dtype) -> tuple[float, set[str]]:
-    """Return the error that is predicted for CUDA, and the operators that make it one draw of it."""
+    """Return the error that is predicted for CUDA, and the operators whose order of sums is unknown."""
 
     def outputs(model: torch.nn.Module, x: Tensor) -> dict[str, Tensor]:
         result = model(x)
@@ -243,7 +243,7 @@ def test_interpolation_backward_matches_the_float64_kernel(
 def test_interpolation_backward_on_cuda_rounds_each_share(
     mode: str, least: float, most: float, dtype: torch.dtype
 ) -> None:
-    """In units of one rounding, which this CPU makes, an H200 has 1.8 to 1.9, 3.1 to 3.2, 5.4 to 5.8, 5.5 to 5.9."""
+    """Expect an H200's 1.8 to 1.9, 3.1 to 3.2, 5.4 to 5.8 and 5.5 to 5.9, in units of this CPU's one rounding."""
     [result] = going_back("cuda", mode, dtype, scale_factor=2.0).results
     [once] = going_back("cpu", mode, dtype, scale_factor=2.0).results
     assert once.equal > 0.99 * once.elements

@@ -141,7 +141,7 @@ def test_attention_with_dropout_is_refused() -> None:
 @pytest.mark.parametrize("train", [True, False])
 @pytest.mark.parametrize("size", [5, 40, 700])
 def test_batch_norm_backward_of_planes_has_a_low_precision_error(size: int, *, train: bool) -> None:
-    """Low-precision partial results of lanes make an error of the low dtype, and no more."""
+    """Expect an error of the low dtype, and no more, from low-precision partial results of lanes."""
     x, grad_output = (wide(3, 4, size).bfloat16().double() for _ in range(2))
     weight, mean, invstd = wide(4), x.mean((0, 2)), (x.var((0, 2), correction=0) + 1e-5).rsqrt()
     running = wide(4), wide(4).square() + 1

@@ -42,7 +42,7 @@ def volume(x: Tensor) -> Tensor:
     return x.view(4, 2, 4, 12, 12)
 
 
-#: Of losses of two tensors.
+#: Options of the losses of two tensors.
 OPTIONS: dict[str, dict[str, Any]] = {"mse_loss": {}, "smooth_l1_loss": {"beta": 0.7}, "huber_loss": {"delta": 0.7}}
 
 
@@ -74,7 +74,7 @@ BAGS: dict[str, dict[str, Any]] = {
 
 
 def bag(x: Tensor, **options: Any) -> Tensor:
-    """Return indices that occur three, four or five times."""
+    """Return bags of indices, each of which occurs three, four or five times."""
     return f.embedding_bag((torch.arange(128) ** 2 % 61).view(8, 16), x.view(64, 72), **options)
 
 

@@ -104,7 +104,7 @@ def test_convolution_over_time_rounds_at_each_position(pad: int, dtype: torch.dt
 @LOW
 @pytest.mark.parametrize("limit", [0.1, 0.3, 0.7])
 def test_limits_of_comparisons_are_rounded(limit: float, dtype: torch.dtype) -> None:
-    """Values at the limit, as the dtype represents it, are on the kernel's side of it."""
+    """Expect values that equal the rounded limit on the same side of it as in the kernel."""
 
     def loss(model: nn.Module, x: Tensor) -> Tensor:
         y = model(x).to(dtype)
@@ -200,7 +200,7 @@ MODELLED: dict[str, Function] = {
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bf16", "fp16"])
 @pytest.mark.parametrize("name", MODELLED)
 def test_kernels_follow_their_models(name: str, dtype: torch.dtype) -> None:
-    """Forward and backward, at least 0.99 of all elements are equal."""
+    """Expect at least 0.99 of all elements to be equal, in forward and backward."""
 
     def loss(_model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
         out = MODELLED[name](*batch).float()

@@ -1,4 +1,4 @@
-"""Kernels and models of less capable CPUs, which torch and oneDNN can be told to assume."""
+"""Kernels and models of less capable CPUs, which environment variables of torch and oneDNN simulate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Long float32 sums: equal terms lose much, and nothing to a low dtype; low-precision kernels do."""
+"""Long float32 sums: a large error of equal terms is no low precision, and low-precision kernels are found."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_long_sum_of_low_terms_is_a_fault() -> None:
 
 
 def test_float32_sum_bounds_match_their_derivation() -> None:
-    """One roundoff for each term; and between the formats, 256 float32 roundings in bf16 and 90 in fp16."""
+    """Expect one roundoff for each term, and between the formats 256 float32 roundings in bf16 and 90 in fp16."""
     assert [certain(terms) / FP32.u for terms in (1, 3, ROWS)] == [1, 3, ROWS]
     assert most_of_float32(torch.bfloat16) / FP32.u == 256
     assert round(most_of_float32(torch.float16) / FP32.u, 1) == 90.5

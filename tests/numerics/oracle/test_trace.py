@@ -74,7 +74,7 @@ def test_shares_are_summarized_by_operator() -> None:
 
 @pytest.mark.parametrize("name", ["addmm", "gelu"])
 def test_kernel_that_rounds_twice_has_the_lowest_share(name: str) -> None:
-    """Plant a second rounding to fewer bits, below autocast, where no comparison of dtypes sees it."""
+    """Plant a second rounding to fewer bits, below autocast, where no comparison of dtypes detects it."""
     untyped: Any = torch.library
     library = untyped.Library("aten", "IMPL")
     overload = getattr(torch.ops.aten, name).default

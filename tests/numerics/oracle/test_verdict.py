@@ -38,7 +38,7 @@ def fault_text(
 
 
 def test_bounds_lie_between_healthy_and_faulty_measurements() -> None:
-    """Healthy kernels made 1.17; two roundings of one size make sqrt(2), and miss a quarter of the elements."""
+    """Healthy kernels had up to 1.17; two equal roundings have sqrt(2), and differ in a quarter of the elements."""
     assert 1.17 < EXCESS < 2**0.5
     assert 0.75 < SHARE < 1.0 < SHARE_EXCESS <= 1.05
 
