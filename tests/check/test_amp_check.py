@@ -50,7 +50,7 @@ def evaluate(evaluation):
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])
-def test_right_model_and_loop_are_green_and_reported(project: Project, dtype: str) -> None:
+def test_right_model_and_loop_pass_and_are_reported(project: Project, dtype: str) -> None:
     project.write(
         models=MODELS,
         test_it="""
@@ -70,7 +70,7 @@ def test_right_model_and_loop_are_green_and_reported(project: Project, dtype: st
     )
 
 
-def test_everything_that_is_wrong_is_one_failure(project: Project) -> None:
+def test_check_collects_all_findings_in_one_failure(project: Project) -> None:
     project.write(
         models=MODELS,
         test_it="""
@@ -111,7 +111,7 @@ def test_everything_that_is_wrong_is_one_failure(project: Project) -> None:
     result.assert_outcomes(failed=2, passed=2)
 
 
-def test_model_that_cannot_be_built_is_told_once(project: Project) -> None:
+def test_model_that_cannot_be_built_is_reported_once(project: Project) -> None:
     project.write(
         models=MODELS,
         test_it="""
@@ -130,7 +130,7 @@ def test_model_that_cannot_be_built_is_told_once(project: Project) -> None:
     result.assert_outcomes(failed=1)
 
 
-def test_wrong_arguments_are_refused_in_one_line(project: Project) -> None:
+def test_wrong_arguments_are_refused(project: Project) -> None:
     project.write(
         models=MODELS,
         test_it="""

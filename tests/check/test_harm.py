@@ -41,7 +41,7 @@ def test_healthy_model_has_no_harm(case: Case, precision: Precision) -> None:
 
 
 @BOTH
-def test_cast_that_does_harm_is_named(precision: Precision) -> None:
+def test_harmful_cast_is_named(precision: Precision) -> None:
     (entry,), ratio = measured(harm_of(turned(by_low_angles), precision), [])
     assert ratio > LIMIT
     assert entry.kind == "harmful-cast"
@@ -59,21 +59,21 @@ def with_a_rounded_output(model: nn.Module, batch: Batch) -> dict[str, Tensor]:
 
 
 @BOTH
-def test_cast_that_harms_an_output_alone_is_named(precision: Precision) -> None:
+def test_cast_that_harms_only_an_output_is_named(precision: Precision) -> None:
     (entry,), ratio = measured(harm_of(replace(turned(by_nothing), loss=with_a_rounded_output), precision), [])
     assert ratio > LIMIT
     assert entry.kind == "harmful-cast"
     assert entry.site.endswith(f"test_harm.py:{with_a_rounded_output.__code__.co_firstlineno + 4}")
 
 
-def test_loss_that_is_averaged_in_fp16_is_harmed() -> None:
+def test_mean_of_losses_in_fp16_is_harmful() -> None:
     case = replace(turned(by_nothing), loss=mean_in_the_low_dtype)
     (entry,), ratio = measured(harm_of(case, FP16), [])
     assert ratio > LIMIT
     assert lines(entry.site) == marked("low_mean")
 
 
-def test_finding_of_the_linter_takes_the_harm_of_its_function() -> None:
+def test_linter_finding_has_the_harm_of_its_function() -> None:
     harm = harm_of(turned(by_low_angles), BF16)
     harm.errors()
     part = next(part for part in harm.parts.values() if part.cast_lines)
@@ -83,7 +83,7 @@ def test_finding_of_the_linter_takes_the_harm_of_its_function() -> None:
     assert [(entry.kind, entry.is_error) for entry in entries] == [("low-angles", True)]
 
 
-def test_ratios_tell_of_what_is_not_finite() -> None:
+def test_error_ratios_handle_non_finite_and_small_errors() -> None:
     good, bad = Errors(1e-3, 1e-3, 1e-4), Errors(math.inf, 1e-3, 1e-4)
     assert ratio_of(bad, good, BF16.u) == math.inf
     assert ratio_of(good, bad, BF16.u) == 1.0

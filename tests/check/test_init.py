@@ -58,7 +58,7 @@ def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return Path(name)
 
 
-def test_test_of_a_model_is_written_and_run(
+def test_init_writes_and_runs_a_test_of_the_model(
     models: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", f"{Path(cli.__file__).parents[2]}:.")
@@ -71,7 +71,7 @@ def test_test_of_a_model_is_written_and_run(
     assert "--force writes over it" in capfd.readouterr().err
 
 
-def test_written_test_has_the_functions_that_were_named(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_written_test_calls_the_named_batch_and_loss(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names = ["--batch", f"{models}:make", "--loss", f"{models}:loss"]
     assert cli.main(["init", f"{models}:TwoInputs", "--no-run", *names]) == 0
     text = Path("test_amp_twoinputs.py").read_text(encoding="utf-8")
@@ -81,14 +81,14 @@ def test_written_test_has_the_functions_that_were_named(models: Path, capsys: py
     assert "with the batch and the loss that were named" in capsys.readouterr().out
 
 
-def test_model_of_unknown_inputs_is_left_to_be_filled_in(models: Path) -> None:
+def test_model_of_unknown_inputs_gets_a_test_to_fill_in(models: Path) -> None:
     text, note = write_test(f"{models}:TwoInputs", None, None)
     assert note.startswith("fill in make_batch and loss_of")
     assert text.count("raise NotImplementedError") == 2
     compile(text, "test", "exec")
 
 
-def test_model_that_runs_in_a_region_only_has_a_batch(models: Path) -> None:
+def test_batch_is_derived_for_model_that_needs_autocast(models: Path) -> None:
     text, _ = write_test(f"{models}:Halved", None, None)
     assert "torch.randn(64, 16)" in text
 
@@ -97,7 +97,7 @@ def test_model_that_runs_in_a_region_only_has_a_batch(models: Path) -> None:
     ("name", "words"),
     [("nothing", "returned int"), ("raising", "no weights here"), ("absent", "AttributeError")],
 )
-def test_model_that_cannot_be_built_is_told_in_one_line(models: Path, name: str, words: str) -> None:
+def test_model_that_cannot_be_built_is_refused_with_its_error(models: Path, name: str, words: str) -> None:
     with pytest.raises(ScaffoldError, match=words):
         write_test(f"{models}:{name}", None, None)
 
@@ -128,7 +128,7 @@ class Configured(nn.Module):
 Configured.__module__ = "transformers.models.configured"
 
 
-def test_batch_of_transformers_is_of_its_configuration() -> None:
+def test_transformers_batch_follows_the_configuration() -> None:
     recipe = recipe_of(Configured())
     assert recipe is not None
     assert '"input_ids": torch.randint(3, 31, (2, 16))' in recipe.batch
@@ -150,7 +150,7 @@ class Pictured(nn.Module):
         return self.head(self.layer(x).flatten(1))
 
 
-def test_batch_of_timm_is_of_its_size() -> None:
+def test_timm_batch_has_the_configured_image_size() -> None:
     recipe = recipe_of(Pictured())
     assert recipe is not None
     assert '"images": torch.randn(8, 3, 24, 24)' in recipe.batch

@@ -1,4 +1,4 @@
-"""Kinds of findings have a page each, and pages a kind each."""
+"""Each kind of finding has a page, and each page a kind."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def test_each_kind_has_a_page_and_each_page_a_kind() -> None:
     assert {path.stem for path in PAGES.glob("*.md")} - {"index", "compared"} == KINDS
 
 
-def test_kinds_of_the_checks_are_known() -> None:
+def test_kinds_used_by_checks_are_declared() -> None:
     kinds = _kinds_in_source()
     assert "low-branch" in kinds
     assert kinds - KINDS == set()
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
-def test_the_command_of_a_failure_prints_the_page(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_finding_command_prints_the_page_of_a_kind(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     entry = Entry(kind=kind, severity=Severity.ERROR, module="", site="", message="it is wrong")
     program, *arguments = entry.page.split()
     assert program == "pytest-amp"
@@ -50,14 +50,14 @@ def test_the_command_of_a_failure_prints_the_page(kind: str, capsys: pytest.Capt
     assert capsys.readouterr().out == (PAGES / f"{kind}.md").read_text(encoding="utf-8")
 
 
-def test_the_command_lists_all_kinds(capsys: pytest.CaptureFixture[str]) -> None:
+def test_finding_command_lists_all_kinds(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["finding"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert {line.split()[0] for line in lines} == KINDS
     assert any(re.fullmatch(r"low-norm +statistics of a norm are low", line) for line in lines)
 
 
-def test_the_command_names_kinds_near_an_unknown_one(capsys: pytest.CaptureFixture[str]) -> None:
+def test_finding_command_suggests_similar_kinds(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["finding", "low-nrm"]) == 1
     captured = capsys.readouterr()
     assert captured.out == ""
@@ -65,7 +65,7 @@ def test_the_command_names_kinds_near_an_unknown_one(capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
-def test_a_page_says_what_why_how_and_when(kind: str) -> None:
+def test_page_of_a_kind_has_the_required_sections(kind: str) -> None:
     text = (PAGES / f"{kind}.md").read_text(encoding="utf-8")
     assert text.startswith(f"# `{kind}`: ")
     for title in ("Why it matters", "How to mend it", "When it is fine"):

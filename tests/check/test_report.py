@@ -32,12 +32,12 @@ ENTRIES = (
 )
 
 
-def test_worst_comes_first() -> None:
+def test_entries_are_sorted_worst_first() -> None:
     kinds = [entry.kind for entry in sorted(ENTRIES, key=order)]
     assert kinds == ["low-log", "low-softmax", "low-loss", "low-norm"]
 
 
-def test_accepted_findings_do_not_count() -> None:
+def test_accepted_findings_are_not_counted() -> None:
     parted = split(ENTRIES, expect_expected({"layers.*": ["low-norm", "low-softmax"], "": "low-loss"}))
     assert [entry.kind for entry in parted.accepted] == ["low-norm", "low-loss", "low-softmax"]
     assert [entry.kind for entry in parted.counted] == ["low-log"]
@@ -51,12 +51,12 @@ def test_accepted_finding_that_does_not_occur_is_an_error() -> None:
 
 
 @pytest.mark.parametrize("value", ["low-norm", ["low-norm"], {"a": []}, {"a": [3]}, {3: "low-norm"}, {"a": ""}])
-def test_other_expectations_are_refused(value: Any) -> None:
+def test_malformed_expectations_are_refused(value: Any) -> None:
     with pytest.raises(AmpUsageError, match="expected kinds of findings by module"):
         expect_expected(value)
 
 
-def test_failure_shows_the_worst_and_lists_the_rest() -> None:
+def test_failure_shows_worst_entries_and_abbreviates_the_rest() -> None:
     many = [*sorted(ENTRIES, key=order), *(entry("low-power", f"layers.{number}") for number in range(30))]
     failure = CheckFailure("it: wrong", many, now="on torch", accept="expect={}")
     receive(failure)
@@ -71,7 +71,7 @@ def test_failure_shows_the_worst_and_lists_the_rest() -> None:
     assert len(lines) < 50
 
 
-def test_entries_have_what_was_said() -> None:
+def test_entries_retain_details_of_findings_and_failures() -> None:
     finding = Finding(
         kind="low-norm", severity=Severity.WARNING, module="n", site="m.py:9", message="mean is low", advice="Widen"
     )
@@ -83,7 +83,7 @@ def test_entries_have_what_was_said() -> None:
     assert (result.kind, result.site, result.parts) == ("check-linter", "m.py:4", (("now", "here"), ("likely", "that")))
 
 
-def test_finding_that_harm_makes_an_error_is_red_in_the_line_of_its_part_of_the_linter() -> None:
+def test_harmful_finding_makes_its_linter_line_red() -> None:
     collector = Collector([])
     findings = [
         Finding(kind="low-norm", severity=Severity.WARNING, module="", site=site, message="low", advice="Widen")
@@ -98,7 +98,7 @@ def test_finding_that_harm_makes_an_error_is_red_in_the_line_of_its_part_of_the_
     assert collector.lines[0].detail == "1 of low-norm"
 
 
-def test_report_is_one_page(capsys: pytest.CaptureFixture[str]) -> None:
+def test_report_prints_checks_findings_dtypes_and_cost(capsys: pytest.CaptureFixture[str]) -> None:
     checks = (CheckLine("gradients", "pass", 0.67, "compared with float64", 1.25),)
     dtypes = {f"layers.{number}": "bfloat16" for number in range(40)} | {"": "float32"}
     report = Report("it", checks, ENTRIES[:1], ENTRIES[1:2], dtypes, Cost(3, 2048, 512, 0.5))
@@ -120,7 +120,7 @@ def test_warnings_of_a_green_run_are_one_line() -> None:
     assert "layers.2, 2 more; strict=True" in line
 
 
-def test_counts_and_tables() -> None:
+def test_counts_tables_and_byte_sizes_are_formatted() -> None:
     assert counted(ENTRIES) == "3 errors and 1 warning"
     assert counted([]) == "no finding"
     assert as_table(("a", "b"), [("one", "2"), ("1", "")]) == "a    b\none  2\n1"

@@ -35,14 +35,14 @@ def check(case: Case, compilation: Compilation = TRACED, *, bits: bool = True) -
     return observed
 
 
-def test_what_is_observed() -> None:
+def test_graphs_excess_and_equality_are_observed() -> None:
     observed = check(mlp())
     assert set(observed) == {f"mlp/aot_eager/{name}" for name in ("graphs", "excess", "equal")}
     assert observed["mlp/aot_eager/graphs"] == 1
     assert observed["mlp/aot_eager/equal"] == 1
 
 
-def test_the_region_may_be_inside() -> None:
+def test_region_inside_compiled_code_passes() -> None:
     assert check(mlp(), replace(TRACED, region=Where.INSIDE))["mlp/aot_eager,inside/equal"] == 1
 
 
@@ -60,18 +60,18 @@ def _changed(function: object) -> Case:
     return replace(case, loss=loss)
 
 
-def test_another_dtype_is_named() -> None:
+def test_different_output_dtype_is_named() -> None:
     with pytest.raises(AmpFailure, match="output logits under autocast") as failed:
         check(_changed(lambda outputs, _model, _batch: {**outputs, "logits": outputs["logits"].float()}))
     assert "bfloat16" in str(failed.value)
 
 
-def test_another_order_is_named() -> None:
+def test_different_output_order_is_named() -> None:
     with pytest.raises(AmpFailure, match="is not what it is in eager"):
         check(_changed(lambda outputs, _model, _batch: dict(reversed(outputs.items()))))
 
 
-def test_another_value_is_named() -> None:
+def test_different_output_value_is_named() -> None:
     with pytest.raises(AmpFailure, match="has an error of"):
         check(_changed(lambda outputs, _model, _batch: {**outputs, "loss": outputs["loss"] * 1.1}))
 
@@ -82,7 +82,7 @@ def test_known_fault_of_torch_is_the_likely_cause(monkeypatch: pytest.MonkeyPatc
         check(_changed(lambda outputs, _model, _batch: {**outputs, "loss": outputs["loss"] * 1.1}))
 
 
-def test_what_is_not_finite_is_named() -> None:
+def test_non_finite_output_is_named() -> None:
     with pytest.raises(AmpFailure, match="is not finite") as raised:
         check(_changed(lambda outputs, _model, _batch: {**outputs, "logits": outputs["logits"] / 0}))
     assert raised.match("likely +the compiled code itself: in eager every operator stays finite with these numbers")
@@ -95,30 +95,30 @@ def _in_float32(_outputs: object, model: nn.Module, batch: dict[str, torch.Tenso
     return {"loss": loss, "logits": logits.bfloat16()}
 
 
-def test_float32_under_another_name_is_noticed() -> None:
+def test_output_computed_in_float32_is_red() -> None:
     """Eager's dtypes with hardly any rounding: autocast was off in the compiled code."""
     with pytest.raises(AmpFailure, match="of the noise from float64"):
         check(_changed(_in_float32), replace(TRACED, region=Where.INSIDE), bits=False)
 
 
-def test_a_kernel_that_rounds_otherwise_is_noticed() -> None:
+def test_kernel_with_different_rounding_is_red() -> None:
     """Values are within the bounds, but not eager's bits."""
     with pytest.raises(AmpFailure, match="is not that of eager"):
         check(_changed(lambda outputs, _model, _batch: {**outputs, "loss": outputs["loss"] * (1 + 2.0**-20)}))
 
 
 def _dropping() -> Case:
-    """Return the mlp with dropout behind it."""
+    """Return the mlp with dropout before and after it."""
     case = mlp()
     return replace(case, name="dropping", build=lambda: nn.Sequential(nn.Dropout(0.1), case.build(), nn.Dropout(0.1)))
 
 
-def test_dropout_is_the_traces_own_operator() -> None:
-    """The trace's dropout on a CPU is not eager's, which multiplies by a rounded 1 / (1 - p): compare with its own."""
+def test_dropout_is_compared_with_the_traces_own_operator() -> None:
+    """Compare with the trace's own dropout: on a CPU, eager's multiplies by a rounded 1 / (1 - p)."""
     assert check(_dropping())["dropping/aot_eager/equal"] < 1
 
 
-def test_what_draws_is_still_held_against_eager() -> None:
+def test_model_with_dropout_is_still_compared_with_eager() -> None:
     case = _dropping()
 
     def loss(model: nn.Module, batch: dict[str, torch.Tensor]) -> Outputs:
@@ -167,7 +167,7 @@ def test_gradient_that_eager_does_not_have_is_named() -> None:
         check(_two_graphs(0.5), replace(TRACED, fullgraph=False))
 
 
-def test_numpys_draws_are_those_of_eager() -> None:
+def test_numpy_draws_match_those_of_eager() -> None:
     """Draw from numpy before dropout, as SpecAugment masks frames: a trace would draw from torch's generator."""
     case = _dropping()
 
@@ -179,7 +179,7 @@ def test_numpys_draws_are_those_of_eager() -> None:
     assert observed["dropping/aot_eager/graphs"] >= 1
 
 
-def test_nothing_compiled_is_no_success(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disabled_compilation_is_red(monkeypatch: pytest.MonkeyPatch) -> None:
     """Disable torch.compile, as TORCH_COMPILE_DISABLE=1 does."""
     monkeypatch.setattr(torch, "compile", lambda function, **_keywords: function)
     with pytest.raises(AmpFailure, match="compiled nothing"):

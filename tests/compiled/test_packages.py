@@ -20,16 +20,16 @@ def package(path: Path, library: bytes) -> Path:
 
 
 @pytest.mark.parametrize("shared", [b"libstdc++.so.6", b"libc++.so.1"])
-def test_a_library_that_shares_its_cpp_library_is_well(tmp_path: Path, shared: bytes) -> None:
+def test_library_that_shares_its_cpp_library_is_accepted(tmp_path: Path, shared: bytes) -> None:
     assert own_cpp_library(package(tmp_path / "model.pt2", b"\x7fELF libtorch.so " + shared)) is None
 
 
-def test_a_library_with_a_cpp_library_of_its_own_is_named(tmp_path: Path) -> None:
+def test_library_with_its_own_cpp_library_is_reported(tmp_path: Path) -> None:
     reason = own_cpp_library(package(tmp_path / "model.pt2", b"\x7fELF libtorch.so libgcc_s.so.1"))
     assert reason is not None
     assert "libstdc++.a" in reason
 
 
-def test_a_package_that_cannot_be_loaded_is_red_and_the_tests_go_on(tmp_path: Path) -> None:
+def test_package_that_cannot_be_loaded_is_red(tmp_path: Path) -> None:
     with pytest.raises(AmpFailure, match="an AOTInductor package cannot be loaded on cpu"):
         loaded(package(tmp_path / "model.pt2", b"\x7fELF, and no more"), find_device("cpu"))

@@ -27,7 +27,7 @@ def test_traced(amp):
 """
 
 
-def test_a_missing_compiler_is_red_and_named(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_compiler_is_red_and_named(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
     project.write(test_it=TEST)
     result = project.fresh("--amp-device=cpu", "--amp-dtype=bf16")
@@ -40,7 +40,7 @@ def test_a_missing_compiler_is_red_and_named(project: Project, monkeypatch: pyte
     )
 
 
-def test_a_missing_compiler_may_be_allowed(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_compiler_is_skipped_when_allowed(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
     project.write(test_it=TEST)
     result = project.fresh("--amp-device=cpu", "--amp-dtype=bf16", "--amp-allow-missing=compiler", "-k", "compiled")
@@ -57,9 +57,7 @@ exec {} "$@"
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ to wrap as an older one")
-def test_a_compiler_that_does_not_know_the_widest_vectors_will_do(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_compiler_without_avx512_is_sufficient(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     compiler = project.file("old-g++", OLD_COMPILER.format(shutil.which("g++")))
     compiler.chmod(0o755)
     monkeypatch.setenv("CXX", str(compiler))
@@ -75,7 +73,7 @@ def test_a_compiler_that_does_not_know_the_widest_vectors_will_do(
     project.fresh("--amp-device=cpu", "--amp-dtype=bf16").assert_outcomes(passed=1)
 
 
-def test_the_sandbox_leaves_the_environment_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sandbox_restores_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "of the user")
     monkeypatch.delenv("TRITON_CACHE_DIR", raising=False)
     before = dict(os.environ)
@@ -86,7 +84,7 @@ def test_the_sandbox_leaves_the_environment_as_it_was(tmp_path: Path, monkeypatc
     assert dict(os.environ) == before
 
 
-def test_the_sandbox_leaves_torch_as_it_was(tmp_path: Path) -> None:
+def test_sandbox_restores_torch_settings(tmp_path: Path) -> None:
     guards: Any = importlib.import_module("torch._dynamo.guards")
     config: Any = importlib.import_module("torch._inductor.config")
     before = guards.profile_guard_manager, config.cpp.vec_isa_ok, config.compile_threads
@@ -99,7 +97,7 @@ def test_the_sandbox_leaves_torch_as_it_was(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ to compile with")
-def test_workers_compile_and_are_gone_afterwards(project: Project) -> None:
+def test_compile_workers_stop_after_the_block(project: Project) -> None:
     project.write(
         test_it="""
         import torch
@@ -121,7 +119,7 @@ def test_workers_compile_and_are_gone_afterwards(project: Project) -> None:
     project.fresh("--amp-device=cpu", "--amp-dtype=bf16").assert_outcomes(passed=1)
 
 
-def test_each_dtype_has_a_folder_of_its_own_which_the_session_removes(project: Project) -> None:
+def test_each_dtype_has_its_own_folder_removed_after_the_session(project: Project) -> None:
     """Nothing compiled for one dtype is visible to the other: up to torch 2.11 the key of a cache lacks the dtype."""
     project.write(
         test_it="""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.project import Project
 
 
-def test_warnings_that_are_errors_do_not_keep_a_case_from_being_compiled(project: Project) -> None:
+def test_case_compiles_when_warnings_are_errors(project: Project) -> None:
     """Dynamo warns of each ``torch.autograd.Function`` that it traces."""
     project.file("pytest.ini", "[pytest]\nfilterwarnings = error\n")
     project.write(

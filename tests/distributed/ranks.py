@@ -1,4 +1,4 @@
-"""Programs of ranks with the mistakes of users' ranks."""
+"""Programs that ranks run, with mistakes as users make them."""
 
 from __future__ import annotations
 

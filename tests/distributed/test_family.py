@@ -33,19 +33,19 @@ def pair(project: Project) -> Project:
     return project
 
 
-def test_a_family_for_two_is_not_run_on_one_and_the_run_says_so(pair: Project) -> None:
+def test_family_for_two_devices_is_not_run_with_fewer_and_is_reported(pair: Project) -> None:
     actual = pair.apart("--amp-device=simulated", "--amp-dtype=bf16")
     assert actual.ret == 0
     actual.stdout.fnmatch_lines(["ran *project 1*", "not run *1 (needs 2 simulated devices, and there is 0)*"])
 
 
-def test_a_cpu_is_as_many_as_one_likes(pair: Project) -> None:
+def test_family_for_two_devices_runs_on_one_cpu(pair: Project) -> None:
     actual = pair.apart("--amp-device=cpu", "--amp-dtype=bf16")
     assert actual.ret == 0
     actual.stdout.fnmatch_lines(["ran *pair 1*"])
 
 
-def test_a_worker_with_one_gpu_counts_its_callers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_with_one_gpu_counts_the_gpus_of_its_caller(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(workers.VISIBLE, "3")
     assert workers.count_devices("cuda") == 1
     assert workers.callers_gpus() == {}

@@ -23,7 +23,7 @@ def group() -> Iterator[RankGroup]:
     result.close()
 
 
-def test_every_rank_answers_in_order(group: RankGroup) -> None:
+def test_ranks_answer_in_order(group: RankGroup) -> None:
     first, second = (group.ask(ranks.add, {"told": "this"}) for _ in range(2))
     assert [answer["sum"].tolist() for answer in first] == [[3.0, 3.0]] * 2
     assert {(answer["size"], answer["told"]) for answer in first} == {(2, "this")}
@@ -31,7 +31,7 @@ def test_every_rank_answers_in_order(group: RankGroup) -> None:
     assert group.starts == 1
 
 
-def test_a_rank_that_hangs_is_named_within_a_bound(group: RankGroup) -> None:
+def test_hanging_rank_is_named_within_a_time_limit(group: RankGroup) -> None:
     rank = 1
     group.ask(ranks.add)
     began = time.monotonic()
@@ -47,7 +47,7 @@ def test_a_rank_that_hangs_is_named_within_a_bound(group: RankGroup) -> None:
     assert group.ask(ranks.add)[0]["sum"].tolist() == [3.0, 3.0]
 
 
-def test_a_rank_that_raises_is_quoted_and_the_others_are_not_waited_for(group: RankGroup) -> None:
+def test_rank_that_raises_is_quoted_without_waiting_for_others(group: RankGroup) -> None:
     for waits in (False, True):
         with pytest.raises(
             RanksFailed, match=r"fail raised on 1 of 2 ranks\n.*rank 1: ValueError \(ranks.py:\d+\): rank 1 cannot"
@@ -56,19 +56,19 @@ def test_a_rank_that_raises_is_quoted_and_the_others_are_not_waited_for(group: R
     assert group.ask(ranks.add)[1]["sum"].tolist() == [3.0, 3.0]
 
 
-def test_a_rank_that_dies_is_named_with_its_status(group: RankGroup) -> None:
+def test_rank_that_dies_is_named_with_its_exit_status(group: RankGroup) -> None:
     with pytest.raises(RanksFailed, match=r"rank 1 of 2 died in die\n.*exit status 3"):
         group.ask(ranks.die)
     assert group.ask(ranks.add)[0]["size"] == 2
 
 
-def test_a_program_that_leaves_torchs_state_changed_is_refused(group: RankGroup) -> None:
+def test_program_that_changes_torch_state_is_refused(group: RankGroup) -> None:
     with pytest.raises(RanksFailed, match="it left torch's state changed: autocast enabled"):
         group.ask(ranks.leak)
     assert group.ask(ranks.add)[0]["size"] == 2
 
 
-def test_ranks_import_what_was_made_a_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_import_plugin_modules(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(PLANT, "bf16_support_is_claimed")
     group = RankGroup("cpu", path=sys.path, modules=["tests.planted"])
     try:
@@ -78,14 +78,14 @@ def test_ranks_import_what_was_made_a_plugin(monkeypatch: pytest.MonkeyPatch) ->
     assert answers == [{"there": True, "query": True}] * 2
 
 
-def test_ranks_that_cannot_start_say_why() -> None:
+def test_ranks_that_cannot_start_report_the_error() -> None:
     group = RankGroup("cpu", path=sys.path, modules=["there_is_no_such_module"])
     with pytest.raises(RanksFailed, match="No module named 'there_is_no_such_module'"):
         group.ask(ranks.add)
     group.close()
 
 
-def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closed_group_leaves_no_files_or_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     other = RankGroup("cpu", path=sys.path)
     other.ask(ranks.add)
@@ -96,7 +96,7 @@ def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         _wait_until(lambda pid=pid: not _is_alive(pid))  # type: ignore[misc]
 
 
-def test_a_long_path_of_temporary_files_is_no_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_group_works_with_a_long_temporary_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     deep = tmp_path / ("long" * 30)
     deep.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(deep))
@@ -127,7 +127,7 @@ def _wait_until(holds: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-def test_a_torch_without_process_groups_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torch_without_process_groups_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert unavailable("cpu") is None
     assert str(unavailable("mps")).startswith("no back end of process groups is known for mps")
     monkeypatch.setattr("torch.distributed.is_gloo_available", lambda: False)

@@ -52,7 +52,7 @@ def _kernel(name: str, rule: RuleName) -> Callable[..., Any]:
 
 
 def _with_dtype_by_name(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Invocation:
-    """Return a call whose optional dtype argument, if given, is a keyword, as the rules about it expect."""
+    """Return the call with its optional dtype argument as a keyword, which the rules expect."""
     dtype = dtype_argument(name)
     names = [*arguments_of(find_overload(name))]
     first = len(names) if dtype is None else names.index(dtype)

@@ -98,7 +98,7 @@ def test_frozen_low_base_yields_no_finding(dtype: str) -> None:
     ],
     ids=["nothing", "gelu", "relu"],
 )
-def test_widening_that_gains_nothing_is_found(function: Callable[[Tensor], Tensor], dtype: str) -> None:
+def test_useless_widening_is_found(function: Callable[[Tensor], Tensor], dtype: str) -> None:
     (finding,) = of_case(around(function), dtype)
     assert finding.kind == "useless-widening"
     assert finding.severity is Severity.WARNING
@@ -317,7 +317,7 @@ def test_exception_of_the_model_passes_through() -> None:
         of_case(around(refuse))
 
 
-def test_user_code_finds_autocast_as_it_was() -> None:
+def test_linter_restores_autocast_after_user_code() -> None:
     def leave_on(x: Tensor) -> Tensor:
         torch.set_autocast_enabled("cpu", True)  # noqa: FBT003  # it has no keyword
         return x

@@ -1,4 +1,4 @@
-"""Arithmetic by hand under CUDA's rules: squares and roots are float32, means of low-precision values are not."""
+"""Manual arithmetic under CUDA's rules: squares and roots are float32, means of low-precision values are not."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_rules_are_those_of_cuda() -> None:
 
 @BOTH
 @pytest.mark.parametrize("name", PAIRS)
-def test_form_is_found_if_it_is_wrong_on_cuda(name: str, dtype: str) -> None:
+def test_form_that_is_wrong_on_cuda_is_found(name: str, dtype: str) -> None:
     wrong, _, kind = PAIRS[name]
     assert kinds(of_case(around(wrong), dtype)) == ([] if name in RIGHT_ON_CUDA else [kind])
 

@@ -78,7 +78,7 @@ def test_region_in_another_dtype_is_an_error(dtype: str) -> None:
 
 
 @BOTH
-def test_region_as_the_caller_has_it_yields_no_finding(dtype: str) -> None:
+def test_region_with_the_callers_settings_yields_no_finding(dtype: str) -> None:
     def region() -> Any:
         return torch.autocast("cpu", torch.get_autocast_dtype("cpu"), enabled=torch.is_autocast_enabled("cpu"))
 
@@ -93,7 +93,7 @@ def test_model_that_switches_autocast_off_is_an_error(dtype: str) -> None:
 
 
 @BOTH
-def test_state_that_is_switched_off_is_an_error(dtype: str) -> None:
+def test_autocast_state_switched_off_is_an_error(dtype: str) -> None:
     def loss(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
         torch.set_autocast_enabled("cpu", False)  # noqa: FBT003  # it has no keyword
         return wide_loss(model, batch)
@@ -229,7 +229,7 @@ class Trainer:
         update(self.iteration, self.compute_loss())
 
 
-def test_step_of_a_trainer_is_named_with_the_lines_that_lead_to_it() -> None:
+def test_step_of_a_trainer_is_named_with_its_calling_lines() -> None:
     (finding,) = of_step(lambda iteration: Trainer(iteration).run())
     assert finding.kind == "no-region"
     assert finding.site.endswith("tests/lint/linted.py:" + str(line_of(wide_loss, 1)))
@@ -271,6 +271,6 @@ def test_evaluation_in_another_precision_is_found(dtype: str) -> None:
 
 
 @BOTH
-def test_evaluation_as_the_training_yields_no_finding(dtype: str) -> None:
+def test_evaluation_in_the_training_precision_yields_no_finding(dtype: str) -> None:
     assert of_evaluation(evaluate_inside, dtype) == ()
     assert of_evaluation(evaluate_outside, dtype, trained_low=False) == ()

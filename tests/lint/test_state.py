@@ -69,7 +69,7 @@ def test_cast_in_the_step_is_an_error(dtype: str) -> None:
 
 
 class Averaging(nn.Module):
-    """Network that keeps an average of its features."""
+    """Network with a running average of its features."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         super().__init__()
@@ -206,7 +206,7 @@ def test_snapshot_that_is_no_average_yields_no_finding(dtype: str) -> None:
 
 
 @BOTH
-def test_low_metric_is_found_where_it_is_added_up(dtype: str) -> None:
+def test_low_metric_is_found_in_the_line_that_accumulates_it(dtype: str) -> None:
     def evaluate(evaluation: Any) -> dict[str, Tensor]:
         with torch.no_grad(), evaluation.autocast():
             scores = evaluation.model(evaluation.batch["x"])

@@ -53,7 +53,7 @@ class Wide(nn.Module):
 
 
 class Hoarder(nn.Module):
-    """Model that keeps every output."""
+    """Model that retains every output."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ class Hoarder(nn.Module):
 
 
 @pytest.mark.parametrize("precision", [BF16, FP16], ids=["bf16", "fp16"])
-def test_census_of_two_layers(precision: Precision) -> None:
+def test_casts_of_two_layers_are_counted(precision: Precision) -> None:
     observed = Noted()
     actual = check_casts(layers(), conditions(precision), observed.observe)
     # Both layers: x, weight, bias in forward (the second x is low-precision); both in backward; the loss twice.
@@ -77,7 +77,7 @@ def test_census_of_two_layers(precision: Precision) -> None:
     assert observed["it/bytes cast"] == actual.bytes == sum(cast.bytes for cast in (*actual.forward, *actual.backward))
 
 
-def test_more_casts_than_allowed() -> None:
+def test_more_casts_than_allowed_are_red() -> None:
     actual = check_casts(case(Wide, 64, 16), conditions(), unheeded)
     check_casts(case(Wide, 64, 16), conditions(), unheeded, most=actual.count)
     with pytest.raises(AmpFailure, match="makes 15 casts in one step") as failure:
@@ -85,7 +85,7 @@ def test_more_casts_than_allowed() -> None:
     assert "4 times a tensor" in str(failure.value) or "times a tensor, bfloat16 to float32" in str(failure.value)
 
 
-def test_a_lost_cache_is_named() -> None:
+def test_cleared_weight_cache_is_named() -> None:
     class Again(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -102,7 +102,7 @@ def test_a_lost_cache_is_named() -> None:
     assert "layer.weight" in str(failure.value)
 
 
-def test_what_is_kept() -> None:
+def test_saved_bytes_are_counted_by_dtype() -> None:
     passes = Passes(layers(), conditions())
     actual = saved_bytes(passes, passes.amp())
     # The low input, GELU's input and its output, and the second low weight; the batch requires no gradient.
@@ -114,7 +114,7 @@ def use(build: Callable[[], nn.Module], **ceilings: float) -> MemoryUse:
     return check_memory(subject, conditions(), unheeded, plain=subject, **ceilings)
 
 
-def test_ceiling() -> None:
+def test_saved_memory_above_the_ceiling_is_red() -> None:
     light = use(lambda: nn.Sequential(nn.Linear(16, 16), nn.GELU()))
     assert light.saved_ratio == 1, "GELU's input in half the bytes, and a copy of the batch in half"
     with pytest.raises(AmpFailure, match=r"keeps for backward .* times what float32 does") as failure:
@@ -122,14 +122,14 @@ def test_ceiling() -> None:
     assert "likely    activations are kept in float32" in str(failure.value)
 
 
-def test_a_ceiling_that_copies_of_weights_break() -> None:
+def test_copies_of_weights_above_the_ceiling_are_named() -> None:
     """Many weights and few rows: the additional memory is low-precision, and no activation is float32."""
     with pytest.raises(AmpFailure, match="low-precision copies of weights") as failure:
         check_memory(layers(64), conditions(), unheeded, plain=layers(64), ceiling=0.9)
     assert re.search(r"now .* times; \d+ bytes kept for backward \(bfloat16 \d+\)", str(failure.value))
 
 
-def test_a_cpu_has_no_peak() -> None:
+def test_peak_ceiling_is_refused_on_a_cpu() -> None:
     actual = use(lambda: nn.Linear(16, 16))
     assert (actual.peak, actual.peak_ratio) == (None, None)
     with pytest.raises(
@@ -138,7 +138,7 @@ def test_a_cpu_has_no_peak() -> None:
         use(lambda: nn.Linear(16, 16), peak_ceiling=0.9)
 
 
-def test_growth() -> None:
+def test_growth_of_memory_over_steps_is_red() -> None:
     passes = Passes(case(Hoarder, 4, 16), conditions())
     growths = growth(passes, passes.amp(), steps=4)
     assert growths[0] < growths[1] < growths[2]
@@ -146,7 +146,7 @@ def test_growth() -> None:
         use(Hoarder)
 
 
-def test_what_is_recomputed_is_not_kept() -> None:
+def test_recomputed_activations_are_not_counted_as_saved() -> None:
     from torch.utils.checkpoint import checkpoint
 
     class Recomputed(nn.Module):
@@ -161,7 +161,7 @@ def test_what_is_recomputed_is_not_kept() -> None:
     assert saved_bytes(passes, passes.amp()).storages == 0
 
 
-def test_the_fixture(project: Project) -> None:
+def test_fixture_records_casts_and_memory(project: Project) -> None:
     project.write(
         test_it="""
 import torch

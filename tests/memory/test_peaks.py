@@ -1,4 +1,4 @@
-"""Peaks of an allocator that counts as an accelerator's does: a CPU has no counts."""
+"""Peaks of memory, from a simulated allocator: that of a CPU counts nothing."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def case() -> Case:
     return Case("it", lambda: nn.Linear(8, 8), lambda: torch.randn(4, 8), lambda model, x: model(x).float().sum())
 
 
-def test_a_peak_is_beside_what_was_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_peak_excludes_memory_allocated_before(monkeypatch: pytest.MonkeyPatch) -> None:
     counted = counting(monkeypatch, 600)
     passes = Passes(case(), WHERE)
     assert peak_of(passes, passes.amp()) == Peak(allocated=600, reserved=1200)

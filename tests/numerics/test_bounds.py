@@ -27,7 +27,7 @@ def tensor(*, error: float = 1e-3, noise: float = 1e-3, elements: int = 100, fro
     return Compared("layer.weight", elements, error, noise, error, 0.0, 2 * noise, equal=False, from_model=from_model)
 
 
-def test_the_numbers_are_those_that_tolerance_derives() -> None:
+def test_tolerance_bounds_lie_between_healthy_and_faulty_errors() -> None:
     """1.31 is the largest value of healthy tensors, 0.78 the smallest; two independent errors are sqrt(2) apart."""
     assert 1.31 < tolerance.EXCESS <= 1.5
     assert 0.25 < tolerance.LEAST < 0.78
@@ -59,7 +59,7 @@ def stub(*unmodelled: str, conditions: Conditions = WHERE, problem: str | None =
 TOO_EXACT = tensor(error=0.49e-3)
 
 
-def test_tensor_more_exact_than_its_rounding_is_red_where_an_operator_got_another_dtype(
+def test_too_exact_tensor_is_red_if_an_operator_received_another_dtype(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(chance, "_other_dtypes", lambda _: ("addmm", "float32", "bfloat16"))
@@ -77,7 +77,7 @@ def test_tensor_more_exact_than_its_rounding_is_red_where_an_operator_got_anothe
     chance.check_dtypes_given(stub(conditions=Conditions(CPU, BF16, tolerance_scale=2.0)), [TOO_EXACT], unheeded)
 
 
-def test_kernel_that_has_become_better_is_recorded_and_not_red(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_improved_kernel_is_recorded_and_not_red(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chance, "_other_dtypes", lambda _: None)
     run, noted = stub(), Noted()
     run.operators[0].results = (SimpleNamespace(dtype=BF16.dtype, elements=64, error=1e-4, ideal=1e-3),)
@@ -86,7 +86,7 @@ def test_kernel_that_has_become_better_is_recorded_and_not_red(monkeypatch: pyte
 
 
 @pytest.mark.usefixtures("drawn_again")
-def test_tensor_that_is_far_from_its_prediction() -> None:
+def test_tensor_far_from_its_prediction_is_red() -> None:
     near, far = tensor(from_model=0.99 * tolerance.FARTHEST), tensor(from_model=1.01 * tolerance.FARTHEST)
     chance.check_distance(stub(), [near, near])
     with pytest.raises(AmpFailure, match=r"layer.weight .* is 2.14 times the noise from its prediction"):
@@ -96,7 +96,7 @@ def test_tensor_that_is_far_from_its_prediction() -> None:
 
 
 @pytest.mark.usefixtures("drawn_again")
-def test_bits_of_manual_casts_acquit_unless_an_operator_is_off_or_not_modelled() -> None:
+def test_equality_with_manual_casts_passes_unless_operators_are_faulty() -> None:
     far = replace(tensor(from_model=9.0), equal=True)
     chance.check_distance(stub(), [far])
     assert chance.not_acquitted(stub(), [far, tensor()]) == [tensor()]
@@ -105,7 +105,7 @@ def test_bits_of_manual_casts_acquit_unless_an_operator_is_off_or_not_modelled()
             chance.check_distance(run, [far])
 
 
-def test_distance_of_one_draw_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_distance_is_judged_by_the_median_of_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     """The median of three draws decides."""
     monkeypatch.setattr(compare, "_drawn", lambda *_: [tensor(from_model=1.0)])
     chance.check_distance(stub(), [tensor(from_model=9.0)])

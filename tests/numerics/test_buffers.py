@@ -46,11 +46,11 @@ def counted(times: int) -> None:
     check_gradients(case, Conditions(find_device("cpu"), BF16), unheeded)
 
 
-def test_a_count_is_the_same_under_autocast() -> None:
+def test_equal_count_under_autocast_passes() -> None:
     counted(1)
 
 
-def test_another_count_is_named() -> None:
+def test_different_count_is_named() -> None:
     with pytest.raises(AmpFailure, match=r"calls.* is \[2, 2\], without autocast it is \[1, 1\]"):
         counted(2)
 
@@ -80,11 +80,11 @@ def positioned(*, update: bool) -> None:
     check_gradients(case, Conditions(find_device("cpu"), BF16), unheeded)
 
 
-def test_table_that_a_model_casts_keeps_no_dtype() -> None:
+def test_unchanged_table_cast_by_the_model_passes() -> None:
     positioned(update=False)
 
 
-def test_statistic_that_a_model_casts_is_named() -> None:
+def test_updated_statistic_cast_by_the_model_is_named() -> None:
     with pytest.raises(AmpFailure, match=r"buffer table .* has dtype bfloat16, it should have float32"):
         positioned(update=True)
 
@@ -162,15 +162,13 @@ CONDITIONS: dict[str, Callable[[], bool]] = {
 
 
 @pytest.mark.parametrize("condition", CONDITIONS)
-def test_buffer_that_forward_registers_is_compared_where_both_steps_have_it(condition: str) -> None:
+def test_buffer_registered_in_forward_is_compared_if_both_steps_have_it(condition: str) -> None:
     names = observed_of(lambda: Registering(CONDITIONS[condition]))
     assert ("buffers/buffer.mean" in names) == (condition == "every step")
 
 
 @pytest.mark.parametrize(("changed", "words"), [({}, "rows .* does not exist"), ({"late": 1}, "late .* exists")])
-def test_buffer_that_manual_casts_alone_have_is_named(
-    changed: dict[str, int], words: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_buffer_in_only_one_step_is_named(changed: dict[str, int], words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def step(self: CaseRun) -> Step:
         result = original(self)
         buffers = {name: value for name, value in result.buffers.items() if changed or name != "rows"}

@@ -1,4 +1,4 @@
-"""Float32's share of an error: measured from the case, and zero if float32 is not float32."""
+"""Float32's share of an error: measured from the case, and zero if float32 kernels or the model round to less."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ def errors(case: Case = CASE) -> dict[str, float]:
     return float32_errors(case, realised, fp32, prediction, WHERE)
 
 
-def test_what_cancels_is_told_from_what_does_not() -> None:
+def test_cancelling_tensors_have_larger_float32_errors() -> None:
     actual = errors()
     assert actual["head.weight"] < 100 * 2.0**-24
     assert actual["first.weight"] > 100 * actual["head.weight"]
 
 
-def test_the_model_is_left_as_it_was() -> None:
+def test_float32_errors_leave_the_model_unchanged() -> None:
     realised = CASE.realise(seed=0)
     before = {name: value.clone() for name, value in realised.model.state_dict().items()}
     fp32 = run_step(CASE, realised.on("cpu"), contextlib.nullcontext, seed=0)
@@ -79,7 +79,7 @@ class Moved(nn.Module):
         return self.linear(x) * self.wide.float() + self.zeros  # type: ignore[no-any-return]
 
 
-def test_each_draw_moves_each_float32_weight_to_a_number_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_draw_moves_float32_weights_to_adjacent_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     case = Case("moved", Moved, lambda: torch.randn(4, 8), lambda m, x: m(x).square().mean())
     before = case.realise(seed=WHERE.seed).model.state_dict()
     moved: list[dict[str, Tensor]] = []
@@ -113,7 +113,7 @@ def test_each_draw_moves_each_float32_weight_to_a_number_beside_it(monkeypatch: 
     assert actual[name] == pytest.approx(STUDENT * math.hypot(*result) / math.sqrt(DRAWS + 1))
 
 
-def test_a_float32_kernel_that_is_low_explains_nothing() -> None:
+def test_low_precision_float32_kernel_yields_no_float32_errors() -> None:
     def ten_bits(original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         result = original(*args, **kwargs)
         return result.to(torch.float16).to(result.dtype) if result.dtype == torch.float32 else result
@@ -123,15 +123,15 @@ def test_a_float32_kernel_that_is_low_explains_nothing() -> None:
         assert not errors()
 
 
-def test_a_model_that_rounds_by_itself_explains_nothing() -> None:
+def test_model_with_explicit_rounding_yields_no_float32_errors() -> None:
     def rounded(model: nn.Module, x: Tensor) -> Tensor:
         return model(x).bfloat16().float().square().mean()  # type: ignore[no-any-return]
 
     assert not errors(Case("own", lambda: nn.Linear(8, 8), lambda: torch.randn(4, 8), rounded))
 
 
-def test_the_quantile_is_students() -> None:
-    """Integrate its density, from the bound on, by Simpson's rule in 1 / t."""
+def test_student_constant_is_the_quantile_of_its_distribution() -> None:
+    """Integrate the density of Student's distribution beyond the constant, by Simpson's rule in 1 / t."""
     degrees = DRAWS + 1
     scale = math.gamma((degrees + 1) / 2) / (math.sqrt(degrees * math.pi) * math.gamma(degrees / 2))
 
@@ -171,6 +171,6 @@ class RoundsByItself(nn.Module):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_model_that_rounds_by_itself_is_no_broken_float32(seed: int) -> None:
+def test_model_with_explicit_rounding_is_not_reported_as_broken_float32(seed: int) -> None:
     case = Case("own", RoundsByItself, lambda: torch.randn(64, 32), lambda m, x: m(x).square().mean())
     check_gradients(case, Conditions(find_device("cpu"), FP16, seed), unheeded)

@@ -28,7 +28,7 @@ def run(case: Case, expected: Mapping[str, Expected]) -> dict[str, str]:
     return observed
 
 
-def test_paths_and_the_model_itself() -> None:
+def test_dtypes_are_checked_by_path_and_for_the_model() -> None:
     expected = {"blocks.1.norm2": torch.float32, "head": torch.bfloat16, "": torch.bfloat16}
     assert run(decoder(), expected) == {
         "decoder/blocks.1.norm2.dtype": "float32",
@@ -37,7 +37,7 @@ def test_paths_and_the_model_itself() -> None:
     }
 
 
-def test_another_dtype() -> None:
+def test_different_dtype_is_red_and_names_all_modules() -> None:
     with pytest.raises(AmpFailure) as raised:
         run(mlp(), {"0": torch.bfloat16, "3": torch.float32, "5": torch.float32})
     assert str(raised.value).splitlines()[0] == (
@@ -46,7 +46,7 @@ def test_another_dtype() -> None:
     )
 
 
-def test_patterns_of_paths() -> None:
+def test_later_patterns_and_exact_paths_take_precedence() -> None:
     """Later patterns precede earlier ones, a path precedes both; a list of modules, which never runs, is left out."""
     low, wide = torch.bfloat16, torch.float32
     patterns = {"blocks*": wide, "blocks.?.attention.*": low, "blocks.*.up": low, "blocks.*n": low}
@@ -63,12 +63,12 @@ def test_patterns_of_paths() -> None:
         run(decoder(), {"layers.*": wide})
 
 
-def test_an_unknown_path() -> None:
+def test_unknown_path_is_refused() -> None:
     with pytest.raises(ValueError, match="mlp has no module '7'; it has 0, 1, 2, 3, 4, 5"):
         run(mlp(), {"7": torch.float32})
 
 
-def test_a_module_that_does_not_run() -> None:
+def test_module_that_does_not_run_is_red() -> None:
     class Skips(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -82,7 +82,7 @@ def test_a_module_that_does_not_run() -> None:
         run(case, {"left": torch.bfloat16})
 
 
-def test_every_tensor_that_a_module_returns_counts() -> None:
+def test_all_returned_tensors_are_checked() -> None:
     class Both(nn.Module):
         def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
             return x, {"low": x @ x, "index": torch.ones(1, dtype=torch.int64)}
@@ -169,7 +169,7 @@ def places(form: str, **expected: torch.dtype) -> dict[str | int, torch.dtype]:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_each_output_has_a_dtype_of_its_own(form: str) -> None:
+def test_each_output_is_compared_with_its_own_dtype(form: str) -> None:
     stated = {"": places(form, loss=WIDE, logits=LOW, states_0=WIDE, states_1=LOW)}
     observed = run(several(form), stated)
     assert [*observed.values()] == ["float32", "bfloat16", "float32", "bfloat16"]
@@ -186,13 +186,13 @@ def test_each_output_has_a_dtype_of_its_own(form: str) -> None:
         ("states", LOW, "float32"),
     ],
 )
-def test_another_dtype_of_one_output_is_named(form: str, name: str, wrong: torch.dtype, actual: str) -> None:
+def test_different_dtype_of_one_output_is_named(form: str, name: str, wrong: torch.dtype, actual: str) -> None:
     place = str(*places(form, **{name: wrong})) + (".0" if name == "states" else "")
     with pytest.raises(AmpFailure, match=rf"output {place} of the model \(Several\) is {actual} under .*should be"):
         run(several(form), {"": places(form, **{name: wrong}), "linear": LOW})
 
 
-def test_outputs_by_pattern_and_the_rest_of_them() -> None:
+def test_exact_output_paths_precede_patterns() -> None:
     """An exact path precedes patterns and its container; integer outputs have no dtype to state."""
     observed = run(several("dict"), {"": {"*": WIDE, "states": WIDE, "states.1": LOW, "logits": LOW}})
     assert len(observed) == 4
@@ -220,7 +220,7 @@ def test_outputs_by_pattern_and_the_rest_of_them() -> None:
         ({"li*": {"loss": LOW}}, "several: of 1 modules named 'li*' none returned one of loss"),
     ],
 )
-def test_outputs_that_cannot_be_stated_are_refused(expected: Any, says: str) -> None:
+def test_invalid_output_expectations_are_refused(expected: Any, says: str) -> None:
     with pytest.raises(AmpUsageError) as raised:
         run(several("dict"), expected)
     assert "\n" not in str(raised.value)
@@ -244,7 +244,7 @@ def test_complex_outputs_are_compared_with_complex_dtypes() -> None:
         run(case, {"1": torch.complex128})
 
 
-def test_submodule_that_is_called_model_has_a_name_of_its_own() -> None:
+def test_submodule_named_model_is_distinct_from_the_model() -> None:
     """Modules of transformers have such a submodule."""
 
     class Whole(nn.Module):

@@ -78,8 +78,10 @@ def _scaled(model: nn.Module, x: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("loss", [_checkpointed, _scaled])
 @pytest.mark.parametrize("precision", [BF16, FP16], ids=lambda precision: precision.name)
-def test_code_that_asks_for_autocast(loss: Callable[[nn.Module, Tensor], Tensor], precision: Precision) -> None:
-    """Its reference runs inside a region, too."""
+def test_code_that_queries_autocast_matches_its_reference(
+    loss: Callable[[nn.Module, Tensor], Tensor], precision: Precision
+) -> None:
+    """Expect a reference that runs inside a region, too."""
 
     def build() -> nn.Module:
         return nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4))
@@ -89,7 +91,7 @@ def test_code_that_asks_for_autocast(loss: Callable[[nn.Module, Tensor], Tensor]
 
 
 @pytest.mark.parametrize("precision", [BF16, FP16], ids=lambda precision: precision.name)
-def test_what_is_observed(precision: Precision) -> None:
+def test_errors_and_summaries_are_observed(precision: Precision) -> None:
     observed = run(mlp(), precision=precision)
     assert {"mlp/output.loss", "mlp/output.logits", "mlp/0.weight", "mlp/5.bias", "mlp/input.inputs"} <= observed.keys()
     assert precision.u / 10 < observed["mlp/0.weight"] < 4 * precision.u
@@ -112,17 +114,17 @@ LOW = {
 
 @pytest.mark.parametrize("name", ["layer_norm", "cross_entropy", "batch_norm", "embedding"])
 @pytest.mark.parametrize("precision", [BF16, FP16], ids=lambda precision: precision.name)
-def test_an_operator_in_the_low_dtype(name: str, precision: Precision) -> None:
+def test_operator_in_the_low_dtype_is_red(name: str, precision: Precision) -> None:
     text = failure(LOW[name], broken(name, in_low_precision), precision)
     assert re.search(r"has an error of|differs from manual casts|has dtype|is not finite|does not run", text)
 
 
-def test_the_first_module_that_differs_is_named() -> None:
+def test_first_module_that_differs_is_named() -> None:
     text = failure(decoder(), broken("layer_norm", in_low_precision))
     assert "an operator in or before blocks.0.norm1, LayerNorm (bfloat16, not float32) does not follow its rule" in text
 
 
-def test_a_lost_gradient_is_named() -> None:
+def test_missing_gradient_is_named() -> None:
     def detached(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         x, weight, bias = args
         return func(x, weight, None if bias is None else bias.detach(), **kwargs)
@@ -134,7 +136,7 @@ def test_a_lost_gradient_is_named() -> None:
     assert "exact     it has norm" in text
 
 
-def test_a_gradient_of_zeros_is_named() -> None:
+def test_gradient_of_zeros_is_named() -> None:
     def silenced(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         x, weight, bias = args
         return func(x, weight, bias * 0 + bias.detach(), **kwargs)
@@ -143,7 +145,7 @@ def test_a_gradient_of_zeros_is_named() -> None:
 
 
 @pytest.mark.parametrize("by", [1.01, 0.99, 2.0])
-def test_a_scaled_gradient(by: float) -> None:
+def test_scaled_gradient_is_red(by: float) -> None:
     def scaled(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         output = func(*args, **kwargs)
         if output.requires_grad:
@@ -153,7 +155,7 @@ def test_a_scaled_gradient(by: float) -> None:
     assert "has an error of" in failure(mlp(), broken("linear", scaled))
 
 
-def test_sums_that_are_rounded_on_the_way() -> None:
+def test_rounded_partial_sums_are_red() -> None:
     def summed(_func: Callable[..., Any], args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Any:
         x, weight, bias = args
         parts = [x[..., i : i + 16] @ weight[:, i : i + 16].t() for i in range(0, x.shape[-1], 16)]
@@ -165,7 +167,7 @@ def test_sums_that_are_rounded_on_the_way() -> None:
     assert "in or before 0, Linear" in failure(mlp(), broken("linear", summed))
 
 
-def test_statistics_in_the_low_dtype() -> None:
+def test_batch_norm_statistics_in_the_low_dtype_are_red() -> None:
     def rounded(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         result = func(*args, **kwargs)
         for statistic in args[1:3]:
@@ -175,7 +177,7 @@ def test_statistics_in_the_low_dtype() -> None:
     assert "buffer 1.running_" in failure(cnn(), broken("batch_norm", rounded))
 
 
-def test_a_hollow_buffer() -> None:
+def test_hollow_buffer_is_named() -> None:
     """Rounding is too small for an error bound, but all values are those of a low dtype, which is rare by chance."""
 
     class Counts(nn.Module):
@@ -197,7 +199,7 @@ def test_a_hollow_buffer() -> None:
     assert "buffer seen under autocast(cpu, bfloat16)" in text
 
 
-def test_a_dtype_that_changed() -> None:
+def test_changed_output_dtype_is_named() -> None:
     def widened(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return func(*args, **kwargs).double()
 
@@ -205,7 +207,7 @@ def test_a_dtype_that_changed() -> None:
     assert "output loss under autocast(cpu, bfloat16) has dtype float64, it should have float32" in text
 
 
-def test_what_is_not_finite() -> None:
+def test_non_finite_gradient_is_red() -> None:
     def spoilt(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         output = func(*args, **kwargs)
         if output.requires_grad:
@@ -215,7 +217,7 @@ def test_what_is_not_finite() -> None:
     assert "is not finite" in failure(mlp(), broken("gelu", spoilt))
 
 
-def test_what_underflows_in_casts_made_by_hand_as_well_is_not_called_lost() -> None:
+def test_underflow_shared_with_manual_casts_is_reported_as_rounding() -> None:
     """Every gradient is zero in fp16, by its range: no kernel has lost it."""
     case = Case(
         "faint", lambda: nn.Linear(8, 4), lambda: torch.randn(4, 8), lambda m, x: 1e-14 * m(x).float().square().mean()
@@ -225,7 +227,7 @@ def test_what_underflows_in_casts_made_by_hand_as_well_is_not_called_lost() -> N
     assert "underflows" in text
 
 
-def test_what_does_not_run() -> None:
+def test_step_that_does_not_run_is_red() -> None:
     def refused(*_arguments: Any) -> Any:
         raise RuntimeError("expected scalar type Float but found BFloat16")
 
@@ -234,7 +236,7 @@ def test_what_does_not_run() -> None:
     assert "expected scalar type Float but found BFloat16" in text
 
 
-def test_a_tolerance_takes_the_place_of_noise_and_reference() -> None:
+def test_explicit_tolerance_replaces_noise_and_reference() -> None:
     device = broken("layer_norm", in_low_precision)
     run(decoder(), device, tolerance=0.1)
     with pytest.raises(AmpFailure, match="the given tolerance"):
@@ -242,7 +244,7 @@ def test_a_tolerance_takes_the_place_of_noise_and_reference() -> None:
     run(decoder(), CPU, tolerance=1e-4, scale=1e4)
 
 
-def test_a_tighter_scale_fails() -> None:
+def test_tighter_tolerance_scale_is_red() -> None:
     with pytest.raises(AmpFailure, match="the noise of the predicted rounding is"):
         run(mlp(), scale=0.1)
 
@@ -263,13 +265,13 @@ def test_frozen_and_unused_parameters_have_no_gradients() -> None:
     assert not [name for name in observed if "frozen" in name or "unused" in name]
 
 
-def test_a_gradient_that_vanishes_is_measured_by_the_others() -> None:
+def test_vanishing_gradient_is_measured_relative_to_others() -> None:
     """Bias before BatchNorm: its exact gradient is zero, its real one is noise."""
     observed = run(cnn())
     assert observed["cnn/0.bias"] < 0.1
 
 
-def test_a_gradient_that_is_zero_in_all_but_float64s_rounding_may_be_zero() -> None:
+def test_gradient_of_float64_rounding_alone_may_be_zero() -> None:
     """The mean of a norm's result is its bias alone: the gradient through it cancels."""
 
     def build() -> nn.Module:
@@ -283,7 +285,7 @@ def test_a_gradient_that_is_zero_in_all_but_float64s_rounding_may_be_zero() -> N
     assert run(Case("mean", build, lambda: torch.randn(64, 16), loss))["mean/2.weight"] < 0.1
 
 
-def test_a_sparse_gradient() -> None:
+def test_sparse_gradient_is_compared() -> None:
     def build() -> nn.Module:
         return nn.Sequential(nn.Embedding(20, 8, sparse=True), nn.Linear(8, 4))
 
@@ -291,15 +293,15 @@ def test_a_sparse_gradient() -> None:
     assert "sparse/0.weight" in run(case)
 
 
-def test_outputs_without_a_name() -> None:
+def test_unnamed_outputs_and_inputs_have_default_names() -> None:
     case = Case(
         "plain", lambda: nn.Linear(8, 4), lambda: torch.randn(3, 8, requires_grad=True), lambda m, x: m(x).float().sum()
     )
     assert {"plain/output.loss", "plain/input", "plain/weight", "plain/bias"} <= run(case).keys()
 
 
-def test_a_case_that_writes_float32_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The oracle follows it; a warning tells if the exact values come from a float64 model."""
+def test_case_with_explicit_float32_needs_the_oracle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oracle follows it; with exact values of a float64 model the check fails."""
     case = Case(
         "fixed", lambda: nn.Linear(8, 4), lambda: torch.randn(3, 8), lambda m, x: m(x.to(torch.float32)).float().sum()
     )
@@ -310,20 +312,20 @@ def test_a_case_that_writes_float32_out(monkeypatch: pytest.MonkeyPatch) -> None
     assert "take the dtype from a parameter or an input" in str(raised.value)
 
 
-def test_a_case_beyond_the_range_is_told_so() -> None:
+def test_case_beyond_the_range_is_red() -> None:
     case = Case("big", lambda: nn.Linear(8, 4), lambda: torch.full((3, 8), 1e6), lambda m, x: m(x).float().mean())
     with pytest.raises(AmpFailure, match="big is not finite in fp16 on cpu, whoever makes the casts"):
         run(case, precision=FP16)
 
 
-def test_the_loss_scale_steps_back_until_gradients_are_finite() -> None:
+def test_loss_scale_is_reduced_until_gradients_are_finite() -> None:
     case = Case("steep", lambda: nn.Linear(8, 4), lambda: torch.ones(3, 8), lambda m, x: m(x).float().sum() * 16)
     actual = prediction.predict(case, case.realise(), CPU, FP16, seed=0)
     assert actual.loss_scale == 2.0**16 / 4**3
     assert prediction.predict(case, case.realise(), CPU, BF16, seed=0).loss_scale == 1.0
 
 
-def test_a_device_whose_rules_are_unknown_is_held_against_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_device_with_unknown_rules_is_compared_with_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Use the format's noise; equality is not required."""
     monkeypatch.setattr(prediction, "rules_are_known", lambda _device_type: False)
     assert not prediction.predict(mlp(), mlp().realise(), CPU, BF16, seed=0).same_device
@@ -351,8 +353,8 @@ def halves(factor: float) -> Case:
     )
 
 
-def test_noise_that_is_no_rounding_is_no_tolerance() -> None:
-    """Errors of manual casts are not allowed for that reason alone."""
+def test_noise_beyond_rounding_is_not_tolerated() -> None:
+    """An error is not tolerated merely because manual casts have it, too."""
     text = failure(halves(0.5), CPU)
     assert "the predicted rounding loses 75% of the outputs" in text
     assert "up to 25% counts as rounding" in text

@@ -17,7 +17,7 @@ from pytest_amp.precision import BF16
 
 
 @pytest.mark.parametrize("value", [1.0, math.nan, math.inf, -math.inf])
-def test_a_tensor_is_the_same_as_itself(value: float) -> None:
+def test_tensor_is_the_same_as_its_copy(value: float) -> None:
     tensor = torch.tensor([value, 2.0])
     assert same(tensor, tensor.clone())
     assert same(torch.tensor([0.0]), torch.tensor([-0.0]))
@@ -34,13 +34,13 @@ def test_a_tensor_is_the_same_as_itself(value: float) -> None:
     ],
     ids=["dtype", "shape", "a bit", "no number", "inf"],
 )
-def test_what_is_not_the_same(other: torch.Tensor) -> None:
+def test_different_tensors_are_not_the_same(other: torch.Tensor) -> None:
     tensor = torch.tensor([1.0, 2.0])
     assert not same(tensor, other)
     assert not same(other, tensor)
 
 
-def test_what_is_no_number_is_no_zero_and_an_overflow_no_largest_number() -> None:
+def test_nan_and_infinity_differ_from_finite_values() -> None:
     assert not same(torch.tensor([math.nan]), torch.tensor([0.0]))
     assert not same(torch.tensor([math.inf]), torch.tensor([torch.finfo(torch.float32).max]))
     assert not same(torch.tensor([math.inf]), torch.tensor([-math.inf]))
@@ -85,15 +85,15 @@ def drawn(
     return [tensor.name for tensor in actual]
 
 
-def test_an_excess_that_is_not_finite_is_not_drawn_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_non_finite_excess_is_confirmed_without_more_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     assert drawn(monkeypatch, [tensor("a", math.inf), tensor("b", 1.6)]) == ["a", "b"]
 
 
-def test_no_finite_excess_fails_in_one_draw(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finite_excess_in_one_draw_is_not_confirmed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert drawn(monkeypatch, [tensor("a", 40.0)], [tensor("a", 1.0)], [tensor("a", 1.0)]) == []
 
 
-def test_a_reduction_in_any_order_is_judged_over_all_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reduction_in_any_order_is_judged_over_all_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     """The root mean square of 2.2, 1.6 and 1.0 is 1.67, that of 2.2, 1.0 and 1.0 is 1.51, and of 2.1, 1.0, 1.0 1.47."""
     for first, second, expected in ((2.2, 1.6, ["a"]), (2.2, 1.0, ["a"]), (2.1, 1.0, [])):
         draws = [tensor("a", second)], [tensor("a", 1.0)]
@@ -112,19 +112,19 @@ def test_few_elements_in_any_order_need_more_draws(monkeypatch: pytest.MonkeyPat
     assert drawn(monkeypatch, [one], *[[replace(one, error=2.4)]] * 13, any_order=True) == ["a"]
 
 
-def test_the_median_of_three_draws_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_median_of_three_draws_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     bad = [tensor("a", 1.9), tensor("b", 1.8), tensor("c", 1.7)]
     second = [tensor("a", 1.6), tensor("b", 1.0), tensor("c", 1.2)]
     third = [tensor("a", 1.0), tensor("b", 1.2), tensor("c", 1.6)]
     assert drawn(monkeypatch, bad, second, third) == ["a", "c"]
 
 
-def test_a_tensor_that_another_draw_has_not_is_healthy_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tensor_missing_in_another_draw_counts_as_healthy(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another check reports a tensor that is not finite in another draw."""
     assert drawn(monkeypatch, [tensor("a", 1.9)], [], []) == []
     assert drawn(monkeypatch, [tensor("a", 1.9)], [tensor("a", 1.9)], []) == ["a"]
 
 
-def test_a_wider_scale_moves_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wider_tolerance_scale_moves_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     assert drawn(monkeypatch, [tensor("a", 3.5)], [tensor("a", 2.9)], [tensor("a", 2.9)], scale=2.0) == []
     assert drawn(monkeypatch, [tensor("a", 3.5)], [tensor("a", 3.1)], [tensor("a", 3.1)], scale=2.0) == ["a"]

@@ -57,7 +57,7 @@ def test_angles_are_named_with_their_line() -> None:
     assert "rounded by as much as its period" in text
 
 
-def test_overflow_on_the_way_is_named() -> None:
+def test_intermediate_overflow_is_named() -> None:
     def normed(model: nn.Module, x: Tensor) -> Tensor:
         y = model(x) * 300
         return wide(y * torch.rsqrt((y * y).mean(-1, keepdim=True) + 1e-3).to(y.dtype)).pow(3).mean()
@@ -77,7 +77,7 @@ def test_underflow_is_named() -> None:
     assert "the low dtype itself, since float32 has no such trouble" in text
 
 
-def test_terms_that_cancel_are_named() -> None:
+def test_cancelling_terms_are_named() -> None:
     def spread(model: nn.Module, x: Tensor) -> Tensor:
         y = model(x) + 20
         variance = (y * y).mean(-1) - y.mean(-1).square()

@@ -42,7 +42,7 @@ def _run(case: Case, seed: int) -> dict[str, float]:
     return observed
 
 
-def test_a_draw_at_a_kink_is_judged_by_other_numbers() -> None:
+def test_draw_at_a_discontinuity_is_judged_by_other_draws() -> None:
     """If rounding decides in the next draws, too, the check fails."""
     case = _at_a_step()
     near = [bool(case.realise(seed=seed).batch[0, 1] < 2) for seed in range(60)]

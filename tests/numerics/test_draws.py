@@ -60,7 +60,7 @@ def _forked(x: Tensor) -> Tensor:
 
 
 def _reseeded(x: Tensor) -> Tensor:
-    """Drop out by a seed that the model takes anew in each step, as reversible layers do to repeat their masks."""
+    """Apply dropout with a new seed in each step, as reversible layers do to repeat their masks."""
     torch.manual_seed(torch.seed() % 1000)
     return f.dropout(x, 0.3)
 
@@ -125,14 +125,14 @@ def _is_float32(call: torch_private.Dispatched) -> bool:
 
 @pytest.mark.usefixtures("numbers_of_each_dtype")
 @pytest.mark.parametrize("form", FORMS)
-def test_every_step_has_the_numbers_of_the_step_in_mixed_precision(form: str) -> None:
+def test_steps_replay_the_draws_of_mixed_precision(form: str) -> None:
     values = run(case_of(FORMS[form]))
     assert values["drawing/summary.equal"] == 1.0
     assert values["drawing/summary.distance"] == 0.0
 
 
 @pytest.mark.usefixtures("numbers_of_each_dtype")
-def test_without_a_recording_a_step_has_other_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_without_a_recording_are_red(monkeypatch: pytest.MonkeyPatch) -> None:
     """Verify the stand-in for CUDA's kernels: it makes the check red if nothing is replayed."""
     monkeypatch.setattr(Draws, "find", lambda *_: None)
     with pytest.raises(AmpFailure):
@@ -169,8 +169,8 @@ def test_draw_that_was_not_recorded_is_named_and_not_judged() -> None:
     assert "aten::randn" in values["drawing/summary.not_replayed"]
 
 
-def test_numbers_that_no_recorder_sees_are_not_judged() -> None:
-    """Compiled code draws without being seen by a mode, but the generator has moved."""
+def test_unrecorded_draws_of_hidden_code_are_not_judged() -> None:
+    """Compiled code draws where no mode observes it, but it advances the generator."""
 
     def hidden(x: Tensor) -> Tensor:
         with torch._C._DisableTorchDispatch():
@@ -182,7 +182,7 @@ def test_numbers_that_no_recorder_sees_are_not_judged() -> None:
     assert values["drawing/summary.not_replayed"]
 
 
-def test_trace_tells_of_what_runs_without_its_fused_kernel() -> None:
+def test_notes_name_operators_without_their_fused_kernel() -> None:
     draws_of_attention = Draws(apart=frozenset({"aten::_scaled_dot_product_flash_attention"}))
     (note,) = draws_of_attention.notes()
     assert note.startswith("aten::_scaled_dot_product_flash_attention: computed without its fused kernel")
@@ -192,7 +192,7 @@ def test_trace_tells_of_what_runs_without_its_fused_kernel() -> None:
     assert str(trace(case_of(FORMS["dropout"]), WHERE)).count("not replayed") == 0
 
 
-def test_case_that_draws_nothing_carries_no_recording() -> None:
+def test_case_without_draws_has_no_recording() -> None:
     assert realise(case_of(torch.relu), WHERE).draws is None
     realised = realise(case_of(FORMS["dropout"]), WHERE)
     assert isinstance(realised, Realised)
@@ -200,7 +200,7 @@ def test_case_that_draws_nothing_carries_no_recording() -> None:
     assert len(realised.draws.recorded) == 1
 
 
-def test_generators_of_python_and_numpy_and_seeds_of_torch_repeat_themselves() -> None:
+def test_seeded_block_repeats_python_numpy_and_torch_numbers() -> None:
     random.seed(5)
     np.random.seed(5)  # noqa: NPY002  # the global state is the subject
     before = random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[index]  # noqa: NPY002
@@ -213,6 +213,6 @@ def test_generators_of_python_and_numpy_and_seeds_of_torch_repeat_themselves() -
     assert before == (random.getstate(), np.random.get_state()[1].tolist())  # type: ignore[index]  # noqa: NPY002
 
 
-def test_draws_of_fp16_are_replayed_at_any_loss_scale() -> None:
+def test_draws_in_fp16_are_replayed() -> None:
     values = run(case_of(FORMS["dropout"]), precision=FP16)
     assert values["drawing/summary.equal"] == 1.0

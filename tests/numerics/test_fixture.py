@@ -19,7 +19,7 @@ def loss(model, x):
 """
 
 
-def test_a_users_own_model(project: Project) -> None:
+def test_user_model_is_checked_and_recorded(project: Project) -> None:
     project.write(
         model=MODEL,
         test_it="""
@@ -39,7 +39,7 @@ def test_my_model(amp):
     assert 0 < observed["project/cpu/fp16/test_it::test_my_model/0.weight"] < 0.002
 
 
-def test_a_case_has_the_name_that_it_is_given(project: Project) -> None:
+def test_case_is_named_by_its_argument_or_the_test(project: Project) -> None:
     project.write(
         model=MODEL,
         test_it="""
@@ -53,7 +53,7 @@ def test_it(amp):
     project.here("--amp-device=cpu").assert_outcomes(passed=2)
 
 
-def test_the_seed_is_the_runs(project: Project) -> None:
+def test_fixture_uses_the_seed_of_the_run(project: Project) -> None:
     test = """
 from model import batch, build, loss
 
@@ -69,7 +69,7 @@ def test_it(amp):
     assert observed[0] != observed[2]
 
 
-def test_tolerances(project: Project) -> None:
+def test_tolerance_argument_precedes_marker_and_noise(project: Project) -> None:
     """The argument precedes the marker, which precedes the noise; the option multiplies."""
     project.write(
         model=MODEL,
@@ -98,7 +98,7 @@ def test_noise(amp):
     project.here("--amp-device=cpu", "--amp-tolerance-scale=0.01", "-k", "noise").assert_outcomes(failed=2)
 
 
-def test_a_failure_says_how_to_run_it_again(project: Project) -> None:
+def test_failure_prints_the_rerun_command(project: Project) -> None:
     project.write(
         model=MODEL,
         test_it="""

@@ -112,9 +112,9 @@ def test_training_compares_complex_parameters() -> None:
     check_training(Setup(case, CPU, BF16, steps=20, make_optimizer=sgd), unheeded)
 
 
-def test_training_sees_complex_parameters_that_are_rounded() -> None:
+def test_training_with_rounded_complex_parameters_is_red() -> None:
     class Rounding(torch.optim.SGD):
-        """SGD that keeps its complex parameters in bf16."""
+        """SGD that rounds its complex parameters to bf16."""
 
         def step(self, closure: Any = None) -> Any:
             result = super().step(closure)

@@ -20,12 +20,12 @@ from tests.observing import unheeded
 CPU = Conditions(find_device("cpu"), BF16)
 
 
-def test_a_tolerance_below_what_rounding_makes() -> None:
+def test_tolerance_below_the_rounding_is_the_likely_cause() -> None:
     with pytest.raises(AmpFailure, match=r"likely +the tolerance: the predicted rounding alone is 0\.00"):
         run(mlp(), tolerance=1e-4)
 
 
-def test_random_numbers_that_no_seed_reaches() -> None:
+def test_unseeded_random_numbers_are_the_likely_cause() -> None:
     case = Case(
         "thrown",
         lambda: nn.Linear(16, 4),
@@ -36,14 +36,14 @@ def test_random_numbers_that_no_seed_reaches() -> None:
         run(case)
 
 
-def test_a_batch_that_is_not_finite() -> None:
+def test_non_finite_batch_is_the_likely_cause() -> None:
     case = Case("nan", lambda: nn.Linear(4, 4), lambda: torch.full((2, 4), torch.nan), lambda m, x: m(x).sum())
     with pytest.raises(AmpFailure, match=r"nan is not finite in float32, without autocast") as raised:
         run(case)
     assert raised.match(r"likely +the model, its batch or its loss")
 
 
-def test_a_module_that_returns_what_it_was_given() -> None:
+def test_low_input_of_a_module_without_rules_is_the_likely_cause() -> None:
     """LayerNorm has no rule on a CPU."""
     with pytest.raises(AmpFailure, match=r"likely +it was given bfloat16: its operators have no rule here"):
         check_dtypes(mlp(), CPU, {"3": torch.float32}, unheeded)
@@ -57,7 +57,7 @@ class Halves(nn.Module):
         return x.bfloat16()
 
 
-def test_a_module_that_casts() -> None:
+def test_module_that_casts_is_the_likely_cause() -> None:
     case = Case(
         "casts", lambda: nn.Sequential(nn.Identity(), Halves()), lambda: torch.randn(2, 4), lambda m, x: m(x).sum()
     )

@@ -42,7 +42,7 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_it_gives_what_autocast_gives(name: str, dtype: torch.dtype) -> None:
+def test_manual_casts_match_autocast(name: str, dtype: torch.dtype) -> None:
     x = torch.randn(6, 6)
     with torch.autocast("cpu", dtype):
         expected = FUNCTIONS[name](x)
@@ -64,7 +64,7 @@ def registered(name: str, kernel: Callable[..., Tensor]) -> Any:
 UNTYPED: Any = torch
 
 
-def test_no_kernel_of_autocast_runs() -> None:
+def test_manual_casts_run_no_autocast_kernel() -> None:
     """Manual casts follow a rule, even if autocast's kernel does not."""
     library = registered("bmm", lambda _a, _b: torch.zeros(1))
     try:
@@ -77,7 +77,7 @@ def test_no_kernel_of_autocast_runs() -> None:
         library._destroy()
 
 
-def test_an_operator_without_a_rule_runs_without_autocast() -> None:
+def test_operator_without_a_rule_runs_without_autocast() -> None:
     """Register a kernel that the spec does not know."""
     library = registered("relu", lambda _x: torch.zeros(1))
     try:
@@ -87,7 +87,7 @@ def test_an_operator_without_a_rule_runs_without_autocast() -> None:
         library._destroy()
 
 
-def test_it_stands_for_a_region() -> None:
+def test_manual_casts_with_a_dtype_replace_a_region() -> None:
     x = torch.randn(4, 4)
     with manual_casts("cpu", torch.float16):
         assert not torch.is_autocast_enabled("cpu")
@@ -96,7 +96,7 @@ def test_it_stands_for_a_region() -> None:
     assert (x @ x).dtype == torch.float32
 
 
-def test_questions_are_noted() -> None:
+def test_queries_of_autocast_state_are_noted() -> None:
     with asked_for_autocast() as queries:
         torch.ones(2, 2) @ torch.ones(2, 2)
         assert not queries
@@ -109,13 +109,13 @@ def test_questions_are_noted() -> None:
     assert not queries
 
 
-def test_outside_a_region_nothing_is_cast() -> None:
+def test_manual_casts_do_nothing_outside_a_region() -> None:
     x = torch.randn(4, 4)
     with manual_casts("cpu"):
         assert (x @ x).dtype == torch.float32
 
 
-def test_regions_inside_count() -> None:
+def test_nested_regions_are_respected() -> None:
     x = torch.randn(4, 4)
     with manual_region(torch.bfloat16):
         with torch.autocast("cpu", enabled=False):
@@ -126,7 +126,7 @@ def test_regions_inside_count() -> None:
     assert (x @ x).dtype == torch.float32
 
 
-def test_a_weight_is_cast_once() -> None:
+def test_weight_is_cast_once() -> None:
     """Its gradients are accumulated in the autocast dtype, as with autocast's cache."""
     layer = nn.Linear(8, 8)
     x = torch.randn(4, 8)
@@ -142,7 +142,7 @@ def test_a_weight_is_cast_once() -> None:
     assert torch.equal(gradients[0], gradients[1])
 
 
-def test_a_use_without_gradients_costs_none() -> None:
+def test_use_under_no_grad_keeps_later_gradients() -> None:
     layer = nn.Linear(8, 8)
     with manual_region(torch.bfloat16):
         with torch.no_grad():
@@ -152,12 +152,12 @@ def test_a_use_without_gradients_costs_none() -> None:
     assert layer.weight.grad is not None
 
 
-def test_a_refusal_is_raised() -> None:
+def test_promotion_error_is_raised() -> None:
     with manual_region(torch.bfloat16), pytest.raises(RuntimeError):
         torch.cat([torch.ones(2, dtype=torch.bfloat16), torch.ones(2, dtype=torch.float16)])
 
 
-def test_an_exception_leaves_nothing_behind() -> None:
+def test_exception_restores_the_state() -> None:
     with pytest.raises(ZeroDivisionError), manual_region(torch.bfloat16):
         raise ZeroDivisionError
     assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.float32
@@ -166,7 +166,7 @@ def test_an_exception_leaves_nothing_behind() -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("device", ["fake:cuda", "fake:xpu", "fake:mtia", "fake:mps"])
-def test_it_follows_the_rules_of_other_devices(device: str, dtype: torch.dtype) -> None:
+def test_manual_casts_follow_rules_of_other_devices(device: str, dtype: torch.dtype) -> None:
     """Compare the dtypes of a chain of operators, on devices that need no hardware."""
     fake = find_device(device)
     actual: list[list[torch.dtype]] = []

@@ -1,4 +1,4 @@
-"""Non-finite values are reported with the operator that makes them, its module, its line and the reason."""
+"""Non-finite values are reported with the operator that creates them, its module, its line and the reason."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def test_failure_and_trace_name_the_origin() -> None:
     assert "ends where the step is no longer finite: div in the loss" in str(trace)
 
 
-def test_trace_of_a_finite_step_goes_to_its_end() -> None:
+def test_trace_of_a_finite_step_is_complete() -> None:
     trace = predicted.trace(case(quotient), Conditions(CPU, BF16))
     assert trace.rows[-1].direction == "backward"
     assert "no longer finite" not in str(trace)
@@ -207,7 +207,7 @@ def test_step_that_is_not_finite_in_float32_is_explained() -> None:
     assert "x.float()" not in str(raised.value)
 
 
-def test_infinities_that_float32_has_too_are_not_taken_for_the_origin() -> None:
+def test_infinities_shared_with_float32_are_not_the_origin() -> None:
     def hidden(model: nn.Module, x: Tensor) -> Tensor:
         y = model(x)
         chances = y.masked_fill(torch.eye(6, 8, dtype=torch.bool), -torch.inf).softmax(-1)
@@ -219,7 +219,7 @@ def test_infinities_that_float32_has_too_are_not_taken_for_the_origin() -> None:
     assert (actual.operator, actual.line) == ("exp", f"tests/numerics/{line('late')}")
 
 
-def test_overflow_that_is_bent_back_is_told_only_if_asked() -> None:
+def test_overflow_that_becomes_finite_is_reported_only_on_request() -> None:
     def normed(model: nn.Module, x: Tensor) -> Tensor:
         y = model(x) * 0 + 300
         return wide(y * torch.rsqrt((y * y).mean(-1, keepdim=True) + 1e-3).to(y.dtype)).mean()  # square
@@ -268,7 +268,7 @@ class Recomputed(nn.Module):
         return wide(self.linear(x)) * 1e9  # recomputed
 
 
-def test_checkpoints_have_the_line_that_is_recomputed() -> None:
+def test_overflow_in_a_checkpoint_has_its_direction_and_module() -> None:
     actual = origin(Case("recomputed", Recomputed, lambda: torch.randn(4, 8), lambda m, x: m(x).mean()))
     assert actual is not None
     assert actual.direction is Direction.BACKWARD
@@ -335,7 +335,7 @@ def test_run_leaves_no_hooks() -> None:
 
 
 def test_trace_receives_the_failure_that_it_handles(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A failure that nobody receives makes a passing test red."""
+    """A failure that is caught, but not received, makes a passing test red."""
     received: list[BaseException] = []
     monkeypatch.setattr(predicted, "receive", received.append)
     predicted.trace(case(quotient), Conditions(CPU, FP16))

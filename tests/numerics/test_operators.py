@@ -26,7 +26,7 @@ def _exponentials(count: int = 512) -> Tensor:
     return x
 
 
-def test_an_overflow_that_is_predicted_leaves_the_rest_to_be_judged() -> None:
+def test_predicted_overflow_does_not_hide_other_errors() -> None:
     healthy = measure_operator("exp", torch.exp, [_exponentials()], WHERE)
     assert healthy.excess["result"] == pytest.approx(1.0, abs=0.01)
 
@@ -39,7 +39,7 @@ def test_an_overflow_that_is_predicted_leaves_the_rest_to_be_judged() -> None:
     assert broken.excess["result"] > 10
 
 
-def test_another_overflow_than_predicted_is_beyond_any_bound() -> None:
+def test_unpredicted_overflow_exceeds_any_bound() -> None:
     def loses_one(original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         result = original(*args, **kwargs)
         return result.index_fill(0, torch.tensor([7]), math.inf) if result.dtype == torch.float16 else result

@@ -18,7 +18,7 @@ def _sum(value: float) -> Step:
     return Step({"y": torch.full((4,), value)}, {}, {}, {}, 1.0)
 
 
-def test_what_has_no_order_is_named_and_the_mode_is_restored() -> None:
+def test_nondeterministic_operator_is_named_and_the_mode_is_restored() -> None:
     before = torch.get_deterministic_debug_mode()
     with deterministic() as without:
         _sum(1.0)
@@ -31,7 +31,7 @@ def test_what_has_no_order_is_named_and_the_mode_is_restored() -> None:
     assert torch.get_deterministic_debug_mode() == before
 
 
-def test_bits_tell_where_each_step_repeats_them_in_one_order() -> None:
+def test_bits_are_compared_only_if_both_steps_repeat_them() -> None:
     assert different_bits(lambda: _sum(1.0), lambda: _sum(1.0)) == frozenset()
     assert different_bits(lambda: _sum(1.0), lambda: _sum(2.0)) == frozenset({"output.y"})
     assert different_bits(lambda: _put(1.0), lambda: _put(2.0)) is None

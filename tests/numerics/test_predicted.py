@@ -62,7 +62,7 @@ def coarse_sum(original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 
 
 @pytest.mark.parametrize("precision", [BF16, FP16], ids=lambda precision: precision.name)
-def test_sums_lost_below_autocast_name_the_operator(precision: Precision) -> None:
+def test_rounded_partial_sums_in_a_kernel_name_the_operator(precision: Precision) -> None:
     """Manual casts use the same kernels: only the float64 values show it."""
     with kernel("mm", twice), pytest.raises(AmpFailure, match=r"mm \(of linear\) in \d, backward"):
         run(mlp(), precision)
@@ -70,7 +70,7 @@ def test_sums_lost_below_autocast_name_the_operator(precision: Precision) -> Non
         run(mlp(), precision)
 
 
-def test_the_median_of_several_draws_decides() -> None:
+def test_healthy_decoder_passes_with_several_seeds() -> None:
     assert tolerance.EXCESS < tolerance.CERTAIN
     for seed in range(3):
         run(decoder(), FP16, seed=seed)
@@ -82,7 +82,7 @@ def hollow(original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 @pytest.mark.parametrize("precision", [BF16, FP16], ids=lambda precision: precision.name)
-def test_a_long_sum_of_equal_terms_was_not_low(precision: Precision) -> None:
+def test_long_sum_of_equal_terms_passes(precision: Precision) -> None:
     """A smoothed loss over a vocabulary adds 32000 equal gradients, each with a float32 rounding."""
 
     def loss(model: nn.Module, x: Tensor) -> Tensor:
@@ -93,7 +93,7 @@ def test_a_long_sum_of_equal_terms_was_not_low(precision: Precision) -> None:
     assert run(case, precision=precision)["vocabulary/summary.agreement"] > 0.99
 
 
-def test_a_mean_that_vanishes_has_no_error_of_its_own() -> None:
+def test_vanishing_mean_of_a_norm_passes() -> None:
     """The mean of a normalised tensor, as in nn.Transformer, is the float32 rounding of zero."""
 
     def loss(model: nn.Module, x: Tensor) -> Tensor:
@@ -109,7 +109,7 @@ def test_a_mean_that_vanishes_has_no_error_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("precision", [BF16, FP16], ids=lambda precision: precision.name)
-def test_what_is_left_of_terms_that_cancel_is_float32s_own(precision: Precision) -> None:
+def test_gradients_of_cancelling_terms_pass(precision: Precision) -> None:
     """The squares of a norm's result are the same for all parameters: gradients are roundings, of any size."""
 
     def build() -> nn.Module:
@@ -136,13 +136,13 @@ NORMS: dict[str, Callable[[], nn.Module]] = {
 
 @pytest.mark.parametrize("precision", [BF16, FP16], ids=lambda precision: precision.name)
 @pytest.mark.parametrize("name", NORMS)
-def test_an_operator_whose_terms_cancel_is_asked_with_other_numbers(name: str, precision: Precision) -> None:
+def test_operator_with_cancelling_terms_passes_with_other_numbers(name: str, precision: Precision) -> None:
     """The gradient of a norm's squares is a float32 rounding of terms that cancel, not a second one in fp16."""
     for seed in range(4):
         run(Case(name, NORMS[name], lambda: torch.randn(16, 8), squares), precision, seed=seed)
 
 
-def test_other_numbers_acquit_no_kernel_that_rounds_twice() -> None:
+def test_kernel_that_rounds_twice_is_red_with_other_numbers() -> None:
     def coarse(original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         first, *rest = original(*args, **kwargs)
         return ((first * 1.25).to(first.dtype) / 1.25, *rest) if low(first) else (first, *rest)
@@ -152,7 +152,7 @@ def test_other_numbers_acquit_no_kernel_that_rounds_twice() -> None:
         run(case, FP16)
 
 
-def test_a_hollow_gradient_is_named() -> None:
+def test_hollow_gradient_is_named() -> None:
     """Plant a rounding in the float32 gradient of a float32 weight: manual casts give the same bits."""
 
     def rounded(original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -165,11 +165,11 @@ def test_a_hollow_gradient_is_named() -> None:
 
 
 def _accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make the check take this CPU for a device with nondeterministic atomics."""
+    """Make the check treat this CPU as a device with nondeterministic atomics."""
     monkeypatch.setattr(manual_casts, "DeviceKind", SimpleNamespace(CPU=None))
 
 
-def test_bits_count_on_an_accelerator_that_repeats_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bits_are_compared_on_a_deterministic_accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
     def approximate(original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return original(*args, **{**kwargs, "approximate": "tanh"})
 
@@ -179,7 +179,7 @@ def test_bits_count_on_an_accelerator_that_repeats_them(monkeypatch: pytest.Monk
         run(mlp(), device=broken("gelu", approximate))
 
 
-def test_bits_that_change_from_run_to_run_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bits_that_change_from_run_to_run_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     count = itertools.count()
 
     def loss(model: nn.Module, x: Tensor) -> Tensor:
@@ -189,7 +189,7 @@ def test_bits_that_change_from_run_to_run_do_not_count(monkeypatch: pytest.Monke
     assert run(Case("drifts", lambda: nn.Linear(16, 16), lambda: torch.randn(12, 16), loss))["drifts/summary.equal"] < 1
 
 
-def test_an_accelerator_whose_step_is_another_one_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_accelerator_step_that_varies_from_run_to_run_is_red(monkeypatch: pytest.MonkeyPatch) -> None:
     """Vary by less than two orders of low-precision sums may, and by far more than orders of float32 sums do."""
     numbers = random.Random(0)  # noqa: S311  # of its own: seeding the step does not reach it
 
@@ -201,7 +201,7 @@ def test_an_accelerator_whose_step_is_another_one_each_time(monkeypatch: pytest.
         run(Case("noisy", lambda: nn.Linear(16, 16), lambda: torch.randn(12, 16), loss))
 
 
-def test_bits_of_what_adds_up_in_any_order_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bits_of_nondeterministic_reductions_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bits do not count even if they are the same from run to run: ``put_`` has no order of its own.
 
     An error below a rounding cannot be distinguished from a different order.
@@ -227,7 +227,7 @@ def test_bits_of_what_adds_up_in_any_order_do_not_count(monkeypatch: pytest.Monk
     assert run(case, device=broken("gelu", approximate))["any order/summary.equal"] < 1
 
 
-def test_a_hollow_float32_result_is_named() -> None:
+def test_hollow_float32_result_is_named() -> None:
     def loss(model: nn.Module, x: Tensor) -> Tensor:
         return f.mse_loss(model(x), x, reduction="none").mean()
 
@@ -239,7 +239,7 @@ def test_a_hollow_float32_result_is_named() -> None:
         run(case)
 
 
-def test_a_float32_result_made_of_low_numbers_is_named() -> None:
+def test_float32_result_of_low_values_is_named() -> None:
     def inner(original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         x, *rest = args
         coarse = x.to(torch.bfloat16).to(x.dtype) if x.dtype == torch.float32 else x
@@ -253,7 +253,7 @@ def _divided(model: nn.Module, x: Tensor) -> Tensor:
     return f.cross_entropy(model(x).float() / 3, torch.arange(32) % 40)
 
 
-def test_a_gradient_three_per_cent_off() -> None:
+def test_gradient_with_an_error_of_three_percent_is_red() -> None:
     def scaled(original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         result = original(*args, **kwargs)
         return result * 1.03 if low(result) else result
@@ -262,17 +262,17 @@ def test_a_gradient_three_per_cent_off() -> None:
         run(mlp())
 
 
-def test_a_wider_scale_forgives() -> None:
+def test_wider_tolerance_scale_passes() -> None:
     with kernel("mm", twice):
         run(mlp(), scale=4.0)
 
 
-def test_bounds_are_those_that_the_docs_derive() -> None:
+def test_bounds_match_their_derivation_in_the_docs() -> None:
     assert pytest.approx(2**0.5 * tolerance.EXCESS) == tolerance.FARTHEST
     assert tolerance.allowed(0.0, 1, 0.004) == pytest.approx(tolerance.EXCESS * 0.002)
 
 
-def test_trace_and_its_title() -> None:
+def test_trace_has_a_title_and_agrees_with_its_models() -> None:
     for precision in (BF16, FP16):
         result = predicted.trace(mlp(), Conditions(CPU, precision))
         assert result.title == f"mlp under autocast(cpu, {precision.dtype_name})"

@@ -1,4 +1,4 @@
-"""Program on low-precision dtypes without rounding: differences that a model's own Python makes there."""
+"""Steps in low-precision dtypes without rounding: differences that the Python code of a model causes."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def line_of(function: Any, code: str) -> str:
 
 @BOTH
 @pytest.mark.parametrize("function", [tilted, LongGradient.apply], ids=["forward", "backward"])
-def test_branch_for_low_precision_that_is_wrong_is_red_with_its_line(function: Any, precision: Precision) -> None:
+def test_wrong_branch_for_low_precision_is_red_with_its_line(function: Any, precision: Precision) -> None:
     text = failure(case_of(function), CPU, precision)
     assert "before anything is rounded" in text
     assert "mul in the model (Between)" in text
@@ -88,7 +88,7 @@ def test_branch_for_low_precision_that_is_wrong_is_red_with_its_line(function: A
 
 @BOTH
 @pytest.mark.parametrize("function", [low_softmax, masked_softmax, f.gelu])
-def test_rounding_of_the_models_own_is_none_of_its_program(function: Any, precision: Precision) -> None:
+def test_rounding_of_the_model_is_no_error_of_its_program(function: Any, precision: Precision) -> None:
     assert "between/summary.own_error" not in run(case_of(function), precision=precision)
 
 
@@ -97,7 +97,7 @@ def test_difference_below_the_rounding_is_observed() -> None:
     assert 5e-5 < float(observed["between/summary.own_error"]) < 5e-4
 
 
-def test_nothing_is_said_behind_operators_that_no_model_follows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_step_that_cannot_be_followed_has_no_own_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def forget(*_: Any) -> None:
         """Stand in for a step that the oracle cannot follow without rounding."""
 

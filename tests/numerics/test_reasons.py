@@ -44,7 +44,7 @@ class PartlyHalf(nn.Module):
             return y.float() @ self.second
 
 
-def test_parameters_that_are_low_are_named() -> None:
+def test_low_parameters_are_named() -> None:
     text = failure_of(lambda model, x: model(x).float().sum(), PartlyHalf)
     assert re.search(r"likely +low-precision parameters \(second is float16\), which should be float32", text)
     assert "custom_fwd" not in text
@@ -65,13 +65,13 @@ class Product(torch.autograd.Function):
         return gradient, gradient
 
 
-def test_autograd_functions_are_told_of_custom_fwd() -> None:
+def test_error_in_an_autograd_function_suggests_custom_fwd() -> None:
     text = failure_of(lambda model, x: Product.apply(x, model(x).mT).float().sum())  # type: ignore[no-untyped-call]
     assert "a torch.autograd.Function that is given tensors of both dtypes: torch.amp.custom_fwd" in text
     assert "(x is float32, y is float16)" in text
 
 
-def test_operators_without_a_rule_are_told_of_a_cast() -> None:
+def test_operator_without_a_rule_is_the_likely_cause() -> None:
     def outside(model: nn.Module, x: Tensor) -> Tensor:
         low: Tensor = model(x)
         with torch.autocast("cpu", enabled=False):
@@ -102,7 +102,7 @@ def test_constant_beyond_the_range_is_named() -> None:
     assert "a constant beyond 65504, where float16 ends: torch.finfo(x.dtype).min" in text
 
 
-def test_changes_in_place_are_named() -> None:
+def test_change_in_place_is_named() -> None:
     def changed(model: nn.Module, x: Tensor) -> Tensor:
         y: Tensor = model(x).sigmoid()
         if torch.is_autocast_enabled("cpu"):
@@ -112,7 +112,7 @@ def test_changes_in_place_are_named() -> None:
     assert "changes in place what its backward pass needs" in failure_of(changed)
 
 
-def test_model_that_is_low_and_does_not_run_in_float32_names_its_parameters() -> None:
+def test_low_model_that_fails_in_float32_names_its_parameters() -> None:
     model = nn.Linear(8, 8).half()
     case = Case("half", lambda: model, lambda: torch.randn(4, 8), lambda m, x: m(x).sum())
     text = str(does_not_run(case, RuntimeError("mat1 and mat2 must have the same dtype"), model))
@@ -128,7 +128,7 @@ class Other(nn.Module):
         return x.half()
 
 
-def test_dtype_that_no_rule_of_a_region_returns_is_a_cast() -> None:
+def test_dtype_outside_the_region_is_explained_by_a_cast() -> None:
     case = Case(
         "other", lambda: nn.Sequential(nn.Linear(8, 8), Other()), lambda: torch.randn(4, 8), lambda m, x: m(x).sum()
     )

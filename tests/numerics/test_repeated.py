@@ -24,7 +24,7 @@ def check_repeatable(case: Case) -> None:
 
 
 def scaled(factor: Callable[[], float | torch.Tensor]) -> Case:
-    """Return the mlp, whose output ``factor()`` scales anew in each run."""
+    """Return the mlp with its output scaled by another ``factor()`` in each run."""
 
     class Scaled(nn.Module):
         def __init__(self) -> None:
@@ -40,18 +40,18 @@ def scaled(factor: Callable[[], float | torch.Tensor]) -> Case:
 
 
 @pytest.mark.parametrize("size", [0.02, 0.1])
-def test_numbers_that_torch_does_not_seed(size: float) -> None:
+def test_unseeded_random_numbers_are_red(size: float) -> None:
     numbers = random.Random(0)  # noqa: S311
     with pytest.raises(AmpFailure, match="random numbers that torch does not seed"):
         check_repeatable(scaled(lambda: 1 + size * numbers.gauss(0, 1)))
 
 
-def test_a_count_that_outlives_the_step() -> None:
+def test_state_that_outlives_the_step_is_red() -> None:
     """The runs differ by little relative to their size, and by far more than rounding."""
     runs = iter(range(20, 1000))
     with pytest.raises(AmpFailure, match="the step computes something else each time under autocast"):
         check_repeatable(scaled(lambda: next(runs)))
 
 
-def test_what_torch_seeds_is_repeated() -> None:
+def test_random_numbers_seeded_by_torch_pass() -> None:
     check_repeatable(scaled(lambda: 1 + 0.1 * torch.rand(())))

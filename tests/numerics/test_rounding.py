@@ -35,7 +35,7 @@ def ignored(name: str, value: Any, /, **facts: Any) -> None:
 
 @pytest.mark.parametrize("precision", [BF16, FP16], ids=lambda precision: precision.name)
 @pytest.mark.parametrize("length", [64, 2048])
-def test_a_product_is_rounded_once(precision: Precision, length: int) -> None:
+def test_linear_layer_is_rounded_once(precision: Precision, length: int) -> None:
     actual = measure_roundings(f.linear, arguments(length), Conditions(CPU, precision))
     assert actual.forward == pytest.approx(1.0, abs=0.02)
     assert actual.gradients == pytest.approx((1.0, 1.0, 1.0), abs=0.02)
@@ -62,7 +62,7 @@ def test_healthy_sums_pass() -> None:
     check_reduction("linear", *both(CPU), ignored)
 
 
-def test_rounded_sums_fail_and_grow_with_the_length() -> None:
+def test_rounded_sums_are_red_and_grow_with_the_length() -> None:
     short, long, where = both(broken("linear", chunked))
     assert 1.5 < short.forward < long.forward
     with pytest.raises(
@@ -72,12 +72,12 @@ def test_rounded_sums_fail_and_grow_with_the_length() -> None:
     assert "one rounding, after accumulating in float32" in str(raised.value)
 
 
-def test_an_exact_gradient_makes_no_rounding() -> None:
+def test_exact_gradient_has_no_rounding() -> None:
     actual = measure_roundings(torch.add, [torch.ones(4), torch.ones(4)], Conditions(CPU, BF16))
     assert actual.gradients == (0.0, 0.0)
 
 
-def test_the_table() -> None:
+def test_known_roundings_depend_on_operator_and_dtype() -> None:
     here = Conditions(CPU, FP16)
     assert known("linear", here).forward == 1.0
     assert known("conv2d", here).gradients > 1.0
@@ -106,12 +106,12 @@ def test_every_row_of_the_table_has_a_source() -> None:
         (Roundings(1.0, (1.0,)), Roundings(1.0, (1.11, 1.0)), "backward"),
     ],
 )
-def test_each_length_and_direction_is_held(short: Roundings, long: Roundings, direction: str) -> None:
+def test_each_length_and_direction_is_checked(short: Roundings, long: Roundings, direction: str) -> None:
     with pytest.raises(AmpFailure, match=f"linear, {direction}, has"):
         check_reduction("linear", short, long, Conditions(CPU, BF16), ignored)
     check_reduction("linear", short, long, Conditions(CPU, BF16, tolerance_scale=1.1), ignored)
 
 
-def test_a_tenth_more_than_one_rounding_is_one() -> None:
+def test_error_within_a_tenth_of_one_rounding_passes() -> None:
     most = Roundings(1.09, (1.09,))
     check_reduction("linear", most, most, Conditions(CPU, BF16), ignored)

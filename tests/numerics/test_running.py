@@ -36,7 +36,7 @@ ERRORS = [RuntimeError, ValueError, KeyError, AssertionError]
 
 
 @pytest.mark.parametrize("kind", ERRORS)
-def test_case_that_does_not_run_in_float32_is_a_failure_of_its_own(kind: type[Exception]) -> None:
+def test_case_that_does_not_run_in_float32_is_a_separate_failure(kind: type[Exception]) -> None:
     with (
         pytest.raises(DoesNotRun, match="it does not run in float32, without autocast") as raised,
         ErrorsOfCase(case((True, False)), WHERE),
@@ -54,7 +54,7 @@ def test_case_that_does_not_run_under_autocast_is_a_failure(kind: type[Exception
 
 
 @pytest.mark.parametrize("kind", ERRORS)
-def test_error_of_the_check_itself_goes_on(kind: type[Exception]) -> None:
+def test_error_of_the_check_itself_propagates(kind: type[Exception]) -> None:
     with pytest.raises(kind, match="of the check"), ErrorsOfCase(case(()), WHERE):
         raise kind("of the check")
 
@@ -81,13 +81,13 @@ class Unprintable(Exception):  # the name of a project's error
     ],
     ids=["runtime", "key", "assertion", "unprintable"],
 )
-def test_error_of_a_tests_code_beside_the_case_is_a_failure(error: Exception, words: str) -> None:
+def test_error_of_other_test_code_is_a_failure(error: Exception, words: str) -> None:
     with pytest.raises(AmpFailure, match=words) as raised, ErrorsOfCase(case(()), WHERE):
         raises(error)
     assert f"it: code that the check calls raised {type(error).__name__}" in str(raised.value)
 
 
-def test_error_that_a_library_raises_names_the_projects_line_too() -> None:
+def test_library_error_names_the_calling_line_of_the_project() -> None:
     with pytest.raises(AmpFailure, match=r"\(version.py:\d+, called at test_running.py:\d+\)"), ErrorsOfFunction("it"):
         pytest.importorskip("packaging.version").Version("no version")
 
@@ -112,13 +112,15 @@ def test_error_that_a_library_raises_names_the_projects_line_too() -> None:
 @pytest.mark.parametrize(
     "block", [ErrorsOfCase(case((True,)), WHERE), ErrorsOfFunction("it")], ids=["case", "function"]
 )
-def test_what_is_no_error_of_a_case_goes_on(error: BaseException, block: ErrorsOfCase | ErrorsOfFunction) -> None:
+def test_exceptions_other_than_errors_of_a_case_propagate(
+    error: BaseException, block: ErrorsOfCase | ErrorsOfFunction
+) -> None:
     """A step of the case does not run then."""
     with pytest.raises(type(error)) as raised, block:
         raises(error)
     assert raised.value is error
 
 
-def test_case_that_runs_within_a_region_only_is_no_fault_of_its_own() -> None:
+def test_error_with_a_case_that_needs_a_region_propagates() -> None:
     with pytest.raises(RuntimeError, match="of the check"), ErrorsOfCase(case((False,)), WHERE):
         raise RuntimeError("of the check")

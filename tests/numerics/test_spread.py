@@ -43,7 +43,7 @@ def observed(precision: Precision, *, seed: int = 0, draws: int = 3, device: Dev
     }
 
 
-def test_the_errors_of_the_next_seeds() -> None:
+def test_errors_over_seeds_match_runs_with_those_seeds() -> None:
     for precision in (BF16, FP16):
         first = observed(precision)
         for number in (0, 1):
@@ -58,7 +58,7 @@ def test_the_errors_of_the_next_seeds() -> None:
                 assert spread[number] == next_seed[name].value, name
 
 
-def test_a_case_that_does_not_run_with_other_numbers_has_no_spread() -> None:
+def test_case_that_fails_with_other_seeds_has_no_spread() -> None:
     def step(seed: int) -> object:
         raise AmpFailure(f"no step with {seed}")
 
@@ -67,7 +67,7 @@ def test_a_case_that_does_not_run_with_other_numbers_has_no_spread() -> None:
     assert over_seeds([]) is None
 
 
-def test_all_runs_of_a_seed_draw_the_same_numbers_on_their_way() -> None:
+def test_runs_of_a_seed_draw_the_same_numbers() -> None:
     """Include a dropout's mask: with a different one an error is of the size of the tensor."""
     case = Case(
         "dropout",
@@ -86,7 +86,7 @@ def test_all_runs_of_a_seed_draw_the_same_numbers_on_their_way() -> None:
         assert 1e-5 < max(errors.values()) < 0.05
 
 
-def test_an_error_that_some_numbers_do_not_have_has_no_spread() -> None:
+def test_missing_or_infinite_error_of_a_seed_has_no_spread() -> None:
     assert over_seeds([0.1, 0.2]) == (0.1, 0.2)
     assert over_seeds([0.1, None]) is None
     assert over_seeds([0.1, float("inf")]) is None
@@ -121,7 +121,7 @@ def in_another_order(linear: Function, args: tuple[Any, ...], _kwargs: dict[str,
     [(added_up_low, True), (cast_twice, True), (in_another_order, False)],
     ids=lambda value: getattr(value, "__name__", "worse" if value else "same"),
 )
-def test_a_loss_of_precision_is_a_difference_and_another_order_of_sums_is_none(
+def test_loss_of_precision_regresses_and_another_order_does_not(
     precision: Precision, change: Replacement, *, errors: bool
 ) -> None:
     before, now = observed(precision), observed(precision, device=broken("linear", change))
@@ -132,7 +132,7 @@ def test_a_loss_of_precision_is_a_difference_and_another_order_of_sums_is_none(
     assert Verdict.IMPROVED not in verdicts.values() or errors
 
 
-def test_the_share_of_float32_does_not_jump_with_the_tensor_that_is_worst() -> None:
+def test_share_of_float32_is_stable_when_the_worst_tensor_changes() -> None:
     """The worse of two similar tensors, and its error, may differ from run to run."""
     allowed = {"loss": 0.15, "input": 0.005}
     one = worst_share({"loss": 0.0990, "input": 0.0032}, allowed)

@@ -81,7 +81,7 @@ def call(model: nn.Module, batch: Inputs) -> Output:
     return model(x=batch.x, mask=batch.mask, scale=batch.scale)  # type: ignore[no-any-return]
 
 
-def test_keywords_in_and_a_dataclass_out() -> None:
+def test_model_with_keywords_and_dataclass_output_is_checked() -> None:
     observed = run(Case("model", Model, inputs, call))
     tensors = {"output.loss", "output.logits", "output.hidden.0", "first.weight", "first.bias", "input.x"}
     assert {f"model/{name}" for name in tensors} <= observed.keys()
@@ -98,12 +98,12 @@ def test_keywords_in_and_a_dataclass_out() -> None:
     ],
     ids=["named tuple", "nested dict", "two losses"],
 )
-def test_what_a_loss_function_returns(wrapped: Callable[[Output], Any]) -> None:
+def test_loss_function_may_return_tuples_and_dicts(wrapped: Callable[[Output], Any]) -> None:
     observed = run(Case("model", Model, inputs, lambda model, batch: wrapped(call(model, batch))))
     assert len([name for name in observed if name.startswith("model/output.")]) == 2
 
 
-def test_a_batch_is_moved_whatever_holds_it() -> None:
+def test_dataclass_batch_is_converted() -> None:
     batch = Case("model", Model, inputs, call).realise().on("cpu", torch.float64).batch
     assert isinstance(batch, Inputs)
     assert batch.x.dtype == torch.float64
@@ -148,11 +148,11 @@ def case_that_leaves_torch(function: Callable[[Tensor], Any]) -> Case:
     ],
     ids=["numpy", "a number of numpy", "list", "item", "branch", "deep copy"],
 )
-def test_values_may_leave_torch(function: Callable[[Tensor], Any]) -> None:
+def test_values_that_leave_torch_are_followed(function: Callable[[Tensor], Any]) -> None:
     assert run(case_that_leaves_torch(function))["beside/summary.equal"] == 1.0
 
 
-def test_numpy_refuses_what_torch_refuses() -> None:
+def test_numpy_conversion_of_a_tensor_with_gradients_is_refused() -> None:
     def loss(model: nn.Module, x: Tensor) -> Tensor:
         with pytest.raises(RuntimeError, match="requires grad"):
             model.layer(x).float().numpy()  # type: ignore[operator]
@@ -175,7 +175,7 @@ def in_eight_bits(original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     return original(*args, **kwargs) * (1 + 2.0**-8)
 
 
-def test_a_loss_without_a_graph() -> None:
+def test_loss_without_a_graph_is_refused() -> None:
     case = case_that_leaves_torch(torch.ones_like)
     with pytest.raises(AmpUsageError, match="the loss of beside depends on nothing that requires a gradient"):
         run(Case("beside", case.build, case.batch, lambda model, x: model(x).detach().float().mean()))
@@ -216,7 +216,7 @@ TRANSFORMS: dict[str, Callable[[Callable[[Tensor], Tensor], Tensor], Tensor]] = 
 
 @pytest.mark.parametrize("precision", [BF16, FP16], ids=lambda precision: precision.name)
 @pytest.mark.parametrize("name", TRANSFORMS)
-def test_transforms_within_a_model(name: str, precision: Precision) -> None:
+def test_function_transforms_within_a_model_are_checked(name: str, precision: Precision) -> None:
     """Transforms of torch.func wrap weights; the wrappers are not leaves, so that autocast does not cache them."""
     case = Case(
         "transformed",
@@ -231,7 +231,7 @@ def lazy_model() -> nn.Module:
     return nn.Sequential(nn.LazyLinear(16), nn.LazyBatchNorm1d(), nn.Dropout(0.2), nn.LazyLinear(4))
 
 
-def test_lazy_modules() -> None:
+def test_lazy_modules_are_initialized_reproducibly() -> None:
     case = Case("lazy", lazy_model, lambda: torch.randn(12, 16), lambda model, x: model(x).float().square().mean())
     assert run(case)["lazy/summary.equal"] == 1.0
     first, second = case.realise(seed=3).model, case.realise(seed=3).model
@@ -240,7 +240,7 @@ def test_lazy_modules() -> None:
     assert dict(first.named_buffers())["1.num_batches_tracked"] == 0
 
 
-def test_a_lazy_module_that_stays_one_is_named() -> None:
+def test_uninitialized_lazy_module_is_refused() -> None:
     class Half(nn.Module):
         """Model that runs its lazy layer in training only."""
 
@@ -260,7 +260,7 @@ def test_a_lazy_module_that_stays_one_is_named() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script.*is deprecated:DeprecationWarning")
-def test_a_script_is_named() -> None:
+def test_scripted_module_is_refused() -> None:
     def build() -> nn.Module:
         return nn.Sequential(nn.Linear(16, 16), torch.jit.script(nn.Linear(16, 16)))
 
@@ -272,7 +272,7 @@ def test_a_script_is_named() -> None:
     assert all(parameter.grad is not None for parameter in copied.parameters())
 
 
-def test_a_parameter_without_elements_has_no_gradient_to_lose() -> None:
+def test_parameter_without_elements_passes() -> None:
     class Model(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -285,7 +285,7 @@ def test_a_parameter_without_elements_has_no_gradient_to_lose() -> None:
 
 
 @pytest.mark.parametrize("part", ["build", "batch"])
-def test_error_of_a_part_of_a_case_is_told_with_its_line(part: str) -> None:
+def test_error_in_build_or_batch_is_reported_with_its_line(part: str) -> None:
     def broken() -> Any:
         raise KeyError("hidden")
 

@@ -41,7 +41,7 @@ def test_unwritten_part_of_a_result_is_not_compared(precision: Precision) -> Non
     run(ragged(), precision=precision)
 
 
-def test_ctc_loss_that_is_wrong_is_red() -> None:
+def test_wrong_ctc_loss_is_red() -> None:
     def scaled(original: object, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         return original(*args, **kwargs) * 1.01  # type: ignore[operator]
 

@@ -24,7 +24,7 @@ def statistics_are_not_looked_at() -> None:
 
 @defect(
     "The linter passes over differences from a low-precision mean whose squares are float32, as on CUDA",
-    caught_by="tests/lint/test_cuda_rules.py::test_form_is_found_if_it_is_wrong_on_cuda[layer norm-bf16]",
+    caught_by="tests/lint/test_cuda_rules.py::test_form_that_is_wrong_on_cuda_is_found[layer norm-bf16]",
 )
 def variances_are_not_looked_at() -> None:
     from pytest_amp.lint import arithmetic_rules
@@ -34,7 +34,7 @@ def variances_are_not_looked_at() -> None:
 
 @defect(
     "The linter passes over low-precision squares whose sum is float32, as on CUDA",
-    caught_by="tests/lint/test_cuda_rules.py::test_form_is_found_if_it_is_wrong_on_cuda[root of a sum of squares-bf16]",
+    caught_by="tests/lint/test_cuda_rules.py::test_form_that_is_wrong_on_cuda_is_found[root of a sum of squares-bf16]",
 )
 def low_squares_are_not_looked_at() -> None:
     from pytest_amp.lint import arithmetic_rules
@@ -124,7 +124,7 @@ def rounded_buffers_are_not_looked_at() -> None:
 
 @defect(
     "The linter passes over casts to float32 without an effect",
-    caught_by="tests/lint/test_casts.py::test_widening_that_gains_nothing_is_found[",
+    caught_by="tests/lint/test_casts.py::test_useless_widening_is_found[",
 )
 def useless_widening_is_not_looked_at() -> None:
     from pytest_amp.lint import cast_rules
@@ -284,7 +284,7 @@ def nothing_low_is_not_looked_at() -> None:
 
 @defect(
     "The linter passes over the regions of a training step",
-    caught_by="tests/lint/test_regions.py::test_step_of_a_trainer_is_named_with_the_lines_that_lead_to_it",
+    caught_by="tests/lint/test_regions.py::test_step_of_a_trainer_is_named_with_its_calling_lines",
 )
 def steps_without_a_region_are_not_looked_at() -> None:
     from pytest_amp.lint import regions_rules
@@ -304,7 +304,7 @@ def evaluations_are_not_looked_at() -> None:
 
 @defect(
     "The harm of a step is 1, whatever its errors are",
-    caught_by="tests/check/test_harm.py::test_cast_that_does_harm_is_named[bf16]",
+    caught_by="tests/check/test_harm.py::test_harmful_cast_is_named[bf16]",
 )
 def harm_of_a_step_is_always_one() -> None:
     from pytest_amp.check import harm
@@ -314,7 +314,7 @@ def harm_of_a_step_is_always_one() -> None:
 
 @defect(
     "No function is left out by itself: the harm of each is 1",
-    caught_by="tests/check/test_harm.py::test_cast_that_does_harm_is_named[bf16]",
+    caught_by="tests/check/test_harm.py::test_harmful_cast_is_named[bf16]",
 )
 def harm_of_one_function_is_not_measured() -> None:
     from pytest_amp.check import harm
@@ -324,7 +324,7 @@ def harm_of_one_function_is_not_measured() -> None:
 
 @defect(
     "The errors of outputs are not counted as harm",
-    caught_by="tests/check/test_harm.py::test_cast_that_harms_an_output_alone_is_named[bf16]",
+    caught_by="tests/check/test_harm.py::test_cast_that_harms_only_an_output_is_named[bf16]",
 )
 def harm_of_outputs_is_not_counted() -> None:
     from pytest_amp.check import harm
@@ -337,7 +337,7 @@ def harm_of_outputs_is_not_counted() -> None:
 
 @defect(
     "The error of the loss is not counted as harm",
-    caught_by="tests/check/test_harm.py::test_loss_that_is_averaged_in_fp16_is_harmed",
+    caught_by="tests/check/test_harm.py::test_mean_of_losses_in_fp16_is_harmful",
 )
 def harm_of_a_loss_is_not_counted() -> None:
     from pytest_amp.check import harm
@@ -347,7 +347,7 @@ def harm_of_a_loss_is_not_counted() -> None:
 
 @defect(
     "A training does not compare its first gradients with those of float32",
-    caught_by="tests/training/test_any_loss.py::test_garbage_in_one_layer_is_named_though_the_loss_falls",
+    caught_by="tests/training/test_any_loss.py::test_wrong_gradient_of_one_layer_is_named",
 )
 def first_gradients_are_not_compared() -> None:
     from pytest_amp.training import comparison as check

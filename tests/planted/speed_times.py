@@ -23,7 +23,7 @@ def yardstick_never_moves() -> None:
 
 @defect(
     "Launches of an overloaded host count as a change of the card, and no time of the device is compared",
-    caught_by=f"{TIMES}test_hosts_launches_do_not_matter_for_device_time",
+    caught_by=f"{TIMES}test_host_launches_do_not_affect_device_time",
 )
 def host_counts_for_the_device() -> None:
     from pytest_amp.record import times
@@ -61,7 +61,7 @@ def time_of_another_card_is_not_translated() -> None:
 
 @defect(
     "The time of a step is compared with that of another host",
-    caught_by=f"{TIMES}test_step_time_of_another_place_is_not_compared[host",
+    caught_by=f"{TIMES}test_step_time_of_another_card_or_host_is_not_compared[host",
 )
 def host_of_a_step_is_ignored() -> None:
     from pytest_amp.record.times import Conditions
@@ -87,7 +87,7 @@ def slower_arms_are_not_judged() -> None:
 
 @defect(
     "An arm that takes longer is not measured again: a disturbance of one measurement is red",
-    caught_by=f"{TIMES}test_time_that_is_longer_once_is_not_red",
+    caught_by=f"{TIMES}test_single_longer_time_is_not_red",
 )
 def slower_arm_is_not_confirmed() -> None:
     # pytest_amp.speed has the function measure() under the name of its module.
@@ -96,7 +96,7 @@ def slower_arm_is_not_confirmed() -> None:
 
 @defect(
     "A speedup that fell since float32 gained is an improvement even if autocast takes longer than before",
-    caught_by=f"{TIMES}test_gain_of_float32_hides_no_slower_autocast",
+    caught_by=f"{TIMES}test_gain_of_float32_does_not_hide_slower_autocast",
 )
 def gain_of_float32_hides_a_slower_autocast() -> None:
     from pytest_amp.record import Verdict, times

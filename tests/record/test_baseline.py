@@ -1,4 +1,4 @@
-"""Baseline: the one comparison that a test, a difference of two records and the floor of a speedup ask."""
+"""Baseline: one comparison for tests, for differences of two records and for floors of speedups."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def ratio(value: float, better: Better | None = Better.HIGHER) -> Observation:
     return replace(observation("speedup", value), kind=Kind.RATIO, better=better, margin=0.1)
 
 
-def test_verdict_of_a_run_is_that_of_a_difference_of_its_record() -> None:
+def test_verdicts_of_a_run_match_a_difference_of_its_record() -> None:
     old = Record((observation("same", 1), observation("fact", 1), observation("gone", 1), ratio(2.0)), HARDWARE)
     result = (observation("same", 1), observation("fact", 2), observation("new", 1), ratio(1.0))
     baseline = Baseline(old, HARDWARE)
@@ -52,7 +52,7 @@ def test_verdict_of_a_run_is_that_of_a_difference_of_its_record() -> None:
     ]
 
 
-def test_other_hardware_makes_a_moved_value_inconclusive_and_no_standard() -> None:
+def test_value_on_other_hardware_is_inconclusive_and_no_standard() -> None:
     old = Record((ratio(2.0),), HARDWARE)
     same, other = Baseline(old, HARDWARE), Baseline(old, OTHER)
     assert same.compare(ratio(1.0)).verdict is Verdict.REGRESSED
@@ -69,7 +69,7 @@ def test_value_that_was_not_judged_is_no_standard(better: Better | None) -> None
     assert baseline.standard(f"{KEY}nothing") is None
 
 
-def test_provenance_may_be_noted_after_the_baseline_is_read() -> None:
+def test_provenance_noted_after_reading_the_baseline_is_compared() -> None:
     now: dict[str, Value] = {}
     baseline = Baseline(Record((ratio(2.0),), {**HARDWARE, "revisions": {"rules": "1"}}), now)
     now |= {**HARDWARE, "revisions": {"rules": "2"}}

@@ -22,7 +22,7 @@ def verdict(now: Value, before: Value, kind: Kind = Kind.STATE, before_kind: Kin
     return actual.verdict
 
 
-def test_exact_kinds() -> None:
+def test_kinds_of_varying_numbers_are_not_exact() -> None:
     assert {kind for kind in Kind if kind not in EXACT} == {
         *(Kind.ERROR, Kind.RATIO, Kind.SECONDS, Kind.BYTES),
         *(Kind.MEASURE, Kind.SERIES),
@@ -30,7 +30,7 @@ def test_exact_kinds() -> None:
 
 
 @pytest.mark.parametrize("kind", sorted(EXACT, key=str))
-def test_what_is_equal_passes_and_what_is_not_has_changed(kind: Kind) -> None:
+def test_exact_value_passes_if_equal_and_has_changed_otherwise(kind: Kind) -> None:
     assert verdict("fp32", "fp32", kind) is Verdict.PASS
     assert verdict("fp32", "promote", kind) is Verdict.CHANGED
 
@@ -40,7 +40,7 @@ def test_what_is_equal_passes_and_what_is_not_has_changed(kind: Kind) -> None:
     [(1, True), (1, 1.0), (0, False), (0.0, -0.0), ("1", 1), (None, "None"), ([1, 2], [2, 1]), ([], {}), ("", None)],
     ids=lambda value: f"{type(value).__name__} {value}",
 )
-def test_values_that_python_or_a_reader_may_take_for_equal(now: Value, before: Value) -> None:
+def test_similar_values_of_other_types_or_order_have_changed(now: Value, before: Value) -> None:
     assert verdict(now, before) is Verdict.CHANGED
     assert verdict(before, now) is Verdict.CHANGED
 
@@ -55,12 +55,12 @@ def test_values_that_python_or_a_reader_may_take_for_equal(now: Value, before: V
     ],
     ids=["dict", "nan", "nan in a file", "inf in a list"],
 )
-def test_values_that_are_the_same(now: Value, before: Value) -> None:
+def test_equivalent_values_pass(now: Value, before: Value) -> None:
     assert verdict(now, before) is Verdict.PASS
 
 
 @pytest.mark.parametrize("kind", [kind for kind in Kind if kind not in {*EXACT, Kind.ERROR}])
-def test_what_differs_from_run_to_run_keeps_its_own_verdict(kind: Kind) -> None:
+def test_kind_that_varies_from_run_to_run_keeps_its_verdict(kind: Kind) -> None:
     assert verdict(1.0, 2.0, kind) is Verdict.PASS
     failed = Observation(KEY, kind, 1.0, verdict=Verdict.REGRESSED)
     assert compare(failed, Observation(KEY, kind, 1.0)).verdict is Verdict.REGRESSED
@@ -81,7 +81,7 @@ def test_what_differs_from_run_to_run_keeps_its_own_verdict(kind: Kind) -> None:
         (math.nan, "nan", Verdict.PASS),
     ],
 )
-def test_errors_by_their_ratio(now: Value, before: Value, becomes: Verdict) -> None:
+def test_errors_are_compared_by_their_ratio(now: Value, before: Value, becomes: Verdict) -> None:
     observed = Observation(KEY, Kind.ERROR, now, allowed=1.0)
     known = Observation(KEY, Kind.ERROR, before, allowed=1.0)
     assert compare(observed, known).verdict is becomes
@@ -107,21 +107,21 @@ GPU = {"gpu": "H100", "cuda": "13.0", "cudnn": "91000"}
         ({"devices": None}, "cuda: gpu H100 before, None now"),
     ],
 )
-def test_other_hardware_and_other_numbers_are_unfair_and_another_torch_is_not(
+def test_other_hardware_and_seed_are_unfair_and_another_torch_is_fair(
     change: dict[str, Value], why: str | None
 ) -> None:
     before: dict[str, Value] = {"seed": 0, "tolerance_scale": 1.0, "torch": "2.13.0", "devices": {"cuda": {**GPU}}}
     assert unfair(before, {**before, **change}, "cuda") == why
 
 
-def test_a_seed_that_is_not_told_is_another_and_a_scale_that_is_not_told_is_none() -> None:
+def test_missing_seed_is_unfair_and_missing_scale_is_fair() -> None:
     """Every record has the seed, so a missing one differs; the tolerance scale was added later."""
     assert unfair({}, {"seed": 0}, "cpu") == "seed None before, 0 now"
     assert unfair({"seed": 0}, {"seed": 0, "tolerance_scale": 2.0}, "cpu") is None
 
 
 @pytest.mark.parametrize("allowed", [(1.0, None), (None, 1.0), (1.0, math.inf), (1.0, 0.1), (0.1, 1.0)])
-def test_what_is_negligible_goes_by_the_larger_of_what_was_allowed(allowed: tuple[float | None, float | None]) -> None:
+def test_negligible_error_is_relative_to_the_larger_allowed_error(allowed: tuple[float | None, float | None]) -> None:
     none, some, more = (
         [Observation(KEY, Kind.ERROR, value, allowed=limit) for limit in allowed] for value in (0.0, 0.04, 0.08)
     )
@@ -131,19 +131,19 @@ def test_what_is_negligible_goes_by_the_larger_of_what_was_allowed(allowed: tupl
     assert compare(none[1], more[0]).verdict is Verdict.IMPROVED
 
 
-def test_another_kind_has_changed() -> None:
+def test_observation_of_another_kind_has_changed() -> None:
     assert verdict(1.0, 1.0, Kind.ERROR, Kind.RATIO) is Verdict.CHANGED
     assert verdict(1, 1, Kind.COUNT, Kind.STATE) is Verdict.CHANGED
 
 
-def test_without_a_baseline_it_is_new() -> None:
+def test_observation_without_a_baseline_is_new() -> None:
     now = Observation(KEY, Kind.RULE, "fp32")
     assert compare(now, None).verdict is Verdict.NEW
     failed = Observation(KEY, Kind.RULE, "fp32", verdict=Verdict.REGRESSED)
     assert compare(failed, None).verdict is Verdict.REGRESSED
 
 
-def test_records_need_neither_torch_nor_pytest() -> None:
+def test_record_package_imports_neither_torch_nor_pytest() -> None:
     code = "import sys, pytest_amp.record; sys.exit(not {'torch', 'numpy', 'pytest'}.isdisjoint(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
 
@@ -173,14 +173,14 @@ def test_records_need_neither_torch_nor_pytest() -> None:
         ("fp32 low | =", "not: needs another build or machine", Verdict.PASS),
     ],
 )
-def test_what_a_machine_could_not_tell_is_like_anything(before: str, now: str, becomes: Verdict) -> None:
+def test_unknown_parts_of_a_dtype_table_match_anything(before: str, now: str, becomes: Verdict) -> None:
     old, new = (Observation(KEY, Kind.DTYPE, value) for value in (before, now))
     assert compare(new, old).verdict is becomes
     old, new = (Observation(KEY, Kind.STATE, value) for value in (before, now))
     assert compare(new, old).verdict is Verdict.CHANGED
 
 
-def test_what_has_another_unit_is_no_other_value() -> None:
+def test_value_in_another_unit_is_inconclusive() -> None:
     before = Observation(KEY, Kind.ERROR, 0.003, unit="relative L2")
     now = Observation(KEY, Kind.ERROR, 0.7, unit="of what is allowed")
     assert compare(now, before).verdict is Verdict.INCONCLUSIVE

@@ -66,7 +66,7 @@ def files(tmp_path: Path) -> Files:
     return str(paths[0]), str(paths[1])
 
 
-def test_a_test_of_another_family_with_the_same_name_is_another() -> None:
+def test_same_test_name_in_another_family_is_distinct() -> None:
     """Nothing of a family that the old record did not run is new, even if another family has a file of that name."""
     old, other = (Observation(f"{family}/cpu/bf16/x", Kind.COUNT, 1, test="t::t") for family in ("rules", "compile"))
     actual = difference(Record((old,)), Record((old, other)))
@@ -75,8 +75,8 @@ def test_a_test_of_another_family_with_the_same_name_is_another() -> None:
     assert (actual.observations, actual.same, actual.not_run) == ((), 1, 1)
 
 
-def test_what_it_became_in_its_own_run_does_not_count() -> None:
-    """Verdicts of a record that was made with a baseline do not count."""
+def test_verdicts_of_the_runs_themselves_are_ignored() -> None:
+    """Ignore the verdicts in a record that was compared with a baseline."""
     observations = [
         Observation(f"rules/cpu/bf16/{verdict.value}", Kind.STATE, 1, verdict=verdict, baseline=2, test="t::t")
         for verdict in Verdict
@@ -85,7 +85,7 @@ def test_what_it_became_in_its_own_run_does_not_count() -> None:
     assert (actual.observations, actual.same) == ((), len(Verdict))
 
 
-def test_each_is_what_it_is() -> None:
+def test_differences_are_grouped_by_verdict() -> None:
     actual = difference(OLD, NEW)
     keys = {verdict.value: [observation.key for observation in actual.of(verdict)] for verdict in ORDER}
     assert keys == {
@@ -106,7 +106,7 @@ def test_each_is_what_it_is() -> None:
     assert list(actual.provenance()) == [("devices.cpu.mkldnn", "True", "False"), ("torch", "2.13.0", "2.14.1")]
 
 
-def test_a_record_does_not_differ_from_itself() -> None:
+def test_record_does_not_differ_from_itself() -> None:
     actual = difference(NEW, NEW)
     assert (actual.observations, actual.same, actual.not_run) == ((), 7, 0)
 
@@ -125,7 +125,7 @@ COUNTS = "2 same, 1 regressed, 2 changed, 1 gone, 1 new, 1 improved, 1 only reco
 RELEASE = "  find the release: pytest-amp bisect 2.13.0 2.14.1 -k test_it --device=cpu --dtype=bf16"
 
 
-def test_as_text(files: Files, capsys: pytest.CaptureFixture[str]) -> None:
+def test_difference_prints_as_text(files: Files, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["diff", *files]) == 1
     assert capsys.readouterr().out.splitlines() == [
         "old  torch 2.13.0 (2026-11-01)",
@@ -161,7 +161,7 @@ def test_as_text(files: Files, capsys: pytest.CaptureFixture[str]) -> None:
     ]
 
 
-def test_as_markdown(files: Files, capsys: pytest.CaptureFixture[str]) -> None:
+def test_difference_prints_as_markdown(files: Files, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["diff", *files, "--format=md"]) == 1
     page = capsys.readouterr().out
     assert page.startswith("### torch 2.13.0 (2026-11-01) → torch 2.14.1 (2026-11-28)\n")
@@ -171,7 +171,7 @@ def test_as_markdown(files: Files, capsys: pytest.CaptureFixture[str]) -> None:
     assert page.index("**worse") < page.index("<details>") < page.index("arrived")
 
 
-def test_as_json(files: Files, capsys: pytest.CaptureFixture[str]) -> None:
+def test_difference_prints_as_json(files: Files, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["diff", *files, "--format=json"]) == 1
     data = json.loads(capsys.readouterr().out)
     assert data["counts"] == {
@@ -208,12 +208,12 @@ def test_as_json(files: Files, capsys: pytest.CaptureFixture[str]) -> None:
         (["--fail-on=new"], 1),
     ],
 )
-def test_what_fails(files: Files, arguments: list[str], status: int) -> None:
+def test_fail_on_option_selects_failing_verdicts(files: Files, arguments: list[str], status: int) -> None:
     assert cli.main(["diff", *files, *arguments]) == status
     assert cli.main(["diff", files[0], files[0], *arguments]) == 0
 
 
-def test_show(files: Files, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_command_prints_summary_and_keys(files: Files, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["show", files[1]]) == 0
     out = capsys.readouterr().out
     assert "torch: 2.14.1\n" in out
@@ -229,7 +229,7 @@ def test_show(files: Files, capsys: pytest.CaptureFixture[str]) -> None:
     )
 
 
-def test_a_key_with_brackets_is_a_pattern_of_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_key_with_brackets_matches_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, key = tmp_path / "x.json", "rules/cpu/bf16/test_it::test_it[a]"
     write_record(Record((Observation(key, Kind.RULE, "fp32"),)), path, replace=False)
     assert cli.main(["show", str(path), key]) == 0
@@ -239,7 +239,7 @@ def test_a_key_with_brackets_is_a_pattern_of_itself(tmp_path: Path, capsys: pyte
 MM = "rules/cpu/bf16/test_it::test_rule[mm]"
 
 
-def test_tests_that_fail_and_that_pass_again() -> None:
+def test_failed_and_mended_tests_are_differences() -> None:
     """Failures before the first observation leave nothing to compare, except the failure itself."""
     ran = {"cpu-bf16 rules": ("test_it::test_rule",)}
     healthy = Record((Observation("rules/cpu/bf16/aten::mm", Kind.RULE, "fp32", test="test_it::test_rule"),), ran=ran)
@@ -262,7 +262,7 @@ def test_tests_that_fail_and_that_pass_again() -> None:
     assert difference(ill, Record((), ran={})).observations == ()  # did not run: nothing is known
 
 
-def test_only_what_ran_whole_can_have_gone() -> None:
+def test_observation_is_gone_only_if_its_test_ran_whole() -> None:
     """Records of ``-k mm`` lack all other operators, and do not report them as gone."""
     old = Record(tuple(Observation(f"rules/cpu/bf16/{name}", Kind.RULE, "fp32", test=TEST) for name in ("mm", "bmm")))
     part = Record(old.observations[:1], ran={})
@@ -292,7 +292,7 @@ def test_only_what_ran_whole_can_have_gone() -> None:
         (["diff", "old.json"], "the following arguments are required: new"),
     ],
 )
-def test_what_cannot_be_compared_is_one_line(
+def test_invalid_arguments_are_refused_in_one_line(
     files: Files,
     monkeypatch: pytest.MonkeyPatch,
     arguments: list[str],
@@ -313,7 +313,7 @@ def test_what_cannot_be_compared_is_one_line(
 @pytest.mark.parametrize(
     ("before", "now", "fair"), [("bf16", "bf16, fp16", False), (None, "bf16", True), ("bf16", "bf16", True)]
 )
-def test_dtypes_that_onednn_has_are_hardware(before: str | None, now: str, *, fair: bool) -> None:
+def test_onednn_dtypes_count_as_hardware(before: str | None, now: str, *, fair: bool) -> None:
     """Convolutions accumulate differently without its kernels; an older record lacks this fact, and is compared."""
     old, new = (
         Record(
@@ -325,7 +325,7 @@ def test_dtypes_that_onednn_has_are_hardware(before: str | None, now: str, *, fa
     assert (difference(old, new).unfair == {}) is fair
 
 
-def test_mended_fault_is_no_failure_of_a_test() -> None:
+def test_mended_fault_has_a_separate_verdict() -> None:
     """An expected failure that passes has a verdict of its own, which fails a comparison unless excepted."""
     fixed = Failure("rules/cpu/bf16/test_x::test_y", f"{FIXED}pytorch/pytorch#1 passes on cpu-bf16; remove the xfail")
     ran = {"cpu-bf16 rules": ("test_x::test_y",)}

@@ -17,12 +17,12 @@ def three(low: float, median: float, high: float) -> list[Observation]:
 
 
 @pytest.mark.parametrize("ends", [(1.5, 1.7), (1.6, 1.6)])
-def test_a_speedup_and_its_ends_are_one(ends: tuple[float, float]) -> None:
+def test_speedup_and_its_ends_become_one_observation(ends: tuple[float, float]) -> None:
     (actual,) = upgraded(three(ends[0], 1.6, ends[1]), 1)
     assert (actual.key, actual.value, actual.interval, actual.better) == (NAME, 1.6, ends, Better.HIGHER)
 
 
-def test_ends_that_are_no_interval_stay_numbers_of_their_own() -> None:
+def test_invalid_interval_ends_remain_separate_observations() -> None:
     """Include runs without a result: NaN for an end, or the larger one first."""
     for low, high in ((1.7, 1.5), (float("nan"), 1.7)):
         actual = upgraded(three(low, 1.6, high), 1)
@@ -31,7 +31,7 @@ def test_ends_that_are_no_interval_stay_numbers_of_their_own() -> None:
     assert [observation.key for observation in upgraded(three(1.5, 1.6, 1.7)[:2], 1)] == [NAME, f"{NAME}-low"]
 
 
-def test_an_operator_has_the_least_share_of_its_calls() -> None:
+def test_operator_has_the_smallest_share_of_its_calls() -> None:
     shares = (
         ("add/64/mul/forward", 0.9),
         ("add/64/mul/backward", 0.8),
@@ -44,7 +44,7 @@ def test_an_operator_has_the_least_share_of_its_calls() -> None:
     assert upgraded(observations, 3) == tuple(observations)
 
 
-def test_an_interval_of_one_point_is_read() -> None:
+def test_interval_of_one_point_is_read() -> None:
     written = Observation(NAME, Kind.RATIO, 1.6, interval=(1.6, 1.6)).to_json()
     assert Observation.from_json(written).interval == (1.6, 1.6)
     with pytest.raises(ValueError, match="two numbers, the smaller one first"):

@@ -49,11 +49,13 @@ def verdict(now: Observation, before: Observation) -> Verdict:
         ((0.0001, 0.0030, 0.0012), (0.0040, 0.0020, 0.0035), Verdict.PASS),
     ],
 )
-def test_the_spread_over_seeds_decides(before: tuple[float, ...], now: tuple[float, ...], expected: Verdict) -> None:
+def test_verdict_depends_on_the_spread_over_seeds(
+    before: tuple[float, ...], now: tuple[float, ...], expected: Verdict
+) -> None:
     assert verdict(error(*now), error(*before)) is expected
 
 
-def test_a_seed_that_is_far_beyond_what_was_allowed() -> None:
+def test_seed_far_beyond_the_allowed_error_regresses() -> None:
     """Another derivative at a kink: two seeds are not affected."""
     before, now = error(0.0027, 0.0026, 0.0028, allowed=0.004), error(0.116, 0.0026, 0.0028, allowed=0.174)
     assert verdict(now, before) is Verdict.REGRESSED
@@ -63,13 +65,13 @@ def test_a_seed_that_is_far_beyond_what_was_allowed() -> None:
     assert verdict(error(0.0085, 0.0026, 0.0028, allowed=0.174), before) is Verdict.REGRESSED
 
 
-def test_a_known_fault_that_is_the_same_is_no_difference() -> None:
+def test_unchanged_known_fault_passes() -> None:
     """Known faults are beyond the allowed error on both sides."""
     before, now = error(0.5, 0.4, 0.6, allowed=0.004), error(0.51, 0.4, 0.6, allowed=0.004)
     assert verdict(now, before) is Verdict.PASS
 
 
-def test_what_is_negligible_is_all_the_same() -> None:
+def test_negligible_errors_pass() -> None:
     before, now = error(1e-8, 1e-8, 1e-8, allowed=1e-3), error(4e-5, 4e-5, 4e-5, allowed=1e-3)
     assert verdict(now, before) is Verdict.PASS
     assert verdict(error(7e-5, 7e-5, 7e-5, allowed=1e-3), before) is Verdict.REGRESSED
@@ -78,7 +80,7 @@ def test_what_is_negligible_is_all_the_same() -> None:
 
 
 @pytest.mark.parametrize("further", [(), (0.002,)], ids=["a file before schema 4", "fewer seeds"])
-def test_without_the_same_seeds_a_fixed_ratio_decides(further: tuple[float, ...]) -> None:
+def test_fixed_ratio_decides_without_the_same_seeds(further: tuple[float, ...]) -> None:
     before = error(0.0050, *further)
     now = error(0.0090, 0.0076, 0.0088)
     assert verdict(now, before) is Verdict.REGRESSED
@@ -86,23 +88,23 @@ def test_without_the_same_seeds_a_fixed_ratio_decides(further: tuple[float, ...]
     assert verdict(error(0.0074, 0.0076, 0.0088), before) is Verdict.PASS
 
 
-def test_what_is_not_finite_is_compared_as_it_is() -> None:
+def test_non_finite_error_is_compared_exactly() -> None:
     nan = math.nan
     assert verdict(error(nan, 1.0, 1.0), error(nan, 1.0, 1.0)) is Verdict.PASS
     assert verdict(error(nan, 1.0, 1.0), error(1.0, 1.0, 1.0)) is Verdict.CHANGED
 
 
-def test_a_factor_beyond_all_numbers_is_a_large_one() -> None:
+def test_growth_beyond_the_float_range_stays_finite() -> None:
     factor, _ = errors.growth([1e-300] * 3, [1e10] * 3)
     assert 1e300 < factor < math.inf
 
 
-def test_a_failure_says_how_far_it_may_go() -> None:
+def test_message_names_the_factor_within_the_spread() -> None:
     before, now = error(0.002, 0.00202, 0.00198), error(0.004, 0.00404, 0.00396)
     assert moved(now, before) == "2 times that over 3 seeds; 1.3 times are within their spread"
 
 
-def test_the_page_says_that_a_record_has_one_seed() -> None:
+def test_text_notes_a_record_of_one_seed() -> None:
     old, new = Record((error(0.005),)), Record((error(0.005, 0.006, 0.007),))
     note = "errors in the old record are of one seed: a fixed ratio of 1.5 decides, whatever their spread"
     assert note in as_text(difference(old, new))
@@ -119,8 +121,8 @@ def drawn(source: random.Random, spread: float, shared: list[float]) -> list[flo
     ("spread", "over_seeds", "most"),
     [(0.05, 0.15, 0.0), (0.1, 0.15, 0.001), (0.2, 0.2, 0.004), (1.0, 1.0, 0.006)],
 )
-def test_how_often_chance_alone_is_called_worse(spread: float, over_seeds: float, most: float) -> None:
-    """Errors have normal logarithms: the part common to the seeds cancels, rounding is drawn anew."""
+def test_regressions_by_chance_alone_are_rare(spread: float, over_seeds: float, most: float) -> None:
+    """Draw errors with normal logarithms: the part common to the seeds cancels, and rounding is drawn again."""
     source, count, runs = random.Random(0), 0, 4000  # noqa: S311  # no secrets
     for _ in range(runs):
         shared = [source.gauss(0, over_seeds) for _ in range(errors.DRAWS)]

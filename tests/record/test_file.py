@@ -47,7 +47,7 @@ RECORD = Record(
 )
 
 
-def test_round_trip(tmp_path: Path) -> None:
+def test_record_is_read_as_written(tmp_path: Path) -> None:
     path = tmp_path / "new.json"
     write_record(RECORD, path, replace=False)
     actual = read_record(path)
@@ -56,7 +56,7 @@ def test_round_trip(tmp_path: Path) -> None:
     assert actual.by_key()[KEY].value == "fp32"
 
 
-def test_a_line_for_each_observation_in_a_table_for_what_they_share(tmp_path: Path) -> None:
+def test_observations_are_rows_of_tables_with_shared_fields(tmp_path: Path) -> None:
     path = tmp_path / "new.json"
     more = [Observation(f"rules/cpu/bf16/{name}", Kind.RULE, "fp32", test="test_rules::test_rule") for name in "zy"]
     gradient = Observation("gradients/cpu/bf16/a", Kind.RULE, "fp32", test="test_rules::test_rule")
@@ -84,11 +84,11 @@ def test_a_line_for_each_observation_in_a_table_for_what_they_share(tmp_path: Pa
     assert json.loads(text)["columns"] == ["key", "value", "allowed", "over_seeds", "interval", "baseline", "verdict"]
 
 
-def test_the_order_of_observations_does_not_matter() -> None:
+def test_order_of_observations_does_not_matter() -> None:
     assert dumps(RECORD) == dumps(replace(RECORD, observations=RECORD.observations[::-1]))
 
 
-def test_a_compressed_file(tmp_path: Path) -> None:
+def test_compressed_file_is_reproducible_and_read_by_its_content(tmp_path: Path) -> None:
     """Compression follows the name when writing, the first bytes when reading; the same record is the same file."""
     plain, packed, renamed = (tmp_path / name for name in ("new.json", "new.json.gz", "renamed.json"))
     many = Record(tuple(Observation(f"rules/cpu/bf16/{n}", Kind.RULE, "fp32") for n in range(1000)))
@@ -118,7 +118,9 @@ def test_a_compressed_file(tmp_path: Path) -> None:
     ],
     ids=["half", "beginning", "a byte", "checksum", "appended", "no text", "no JSON", "bomb"],
 )
-def test_a_damaged_compressed_file_is_one_line(tmp_path: Path, damage: Callable[[bytes], bytes], problem: str) -> None:
+def test_damaged_compressed_file_is_refused_in_one_line(
+    tmp_path: Path, damage: Callable[[bytes], bytes], problem: str
+) -> None:
     path = tmp_path / "old.json.gz"
     write_record(RECORD, path, replace=False)
     path.write_bytes(damage(path.read_bytes()))
@@ -128,7 +130,7 @@ def test_a_damaged_compressed_file_is_one_line(tmp_path: Path, damage: Callable[
     assert len(str(error.value).splitlines()) == 1
 
 
-def test_an_empty_record(tmp_path: Path) -> None:
+def test_empty_record_is_read_as_written(tmp_path: Path) -> None:
     path = tmp_path / "new.json"
     write_record(Record(()), path, replace=False)
     assert read_record(path) == Record(())
@@ -143,7 +145,7 @@ plain = st.recursive(
 
 @settings(derandomize=True, deadline=None)
 @given(plain)
-def test_a_value_that_was_in_a_file_is_the_same_value(value: Value) -> None:
+def test_values_survive_a_round_trip(value: Value) -> None:
     """Compare more strictly than Python: 1, 1.0 and True stay apart, NaN stays itself."""
     check_value(KEY, value)
     text = dumps(Record((Observation(KEY, Kind.STATE, value),)))
@@ -152,7 +154,7 @@ def test_a_value_that_was_in_a_file_is_the_same_value(value: Value) -> None:
 
 
 @pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan")])
-def test_what_is_not_finite_is_text(tmp_path: Path, value: float) -> None:
+def test_non_finite_values_are_written_as_text(tmp_path: Path, value: float) -> None:
     path = tmp_path / "new.json"
     record = Record(
         (Observation(KEY, Kind.ERROR, value, allowed=value),), provenance={"x": value}, summary={"y": [value]}
@@ -163,8 +165,8 @@ def test_what_is_not_finite_is_text(tmp_path: Path, value: float) -> None:
     assert (actual.value, str(actual.allowed)) == (str(value), str(value))
 
 
-def test_a_lone_surrogate_does_not_lose_the_run(tmp_path: Path) -> None:
-    """Python reads a path that is not UTF-8 so, and the command line is part of the provenance."""
+def test_lone_surrogate_survives_a_round_trip(tmp_path: Path) -> None:
+    """The command line is part of the provenance, and a path in it that is not UTF-8 has surrogates."""
     path = tmp_path / "new.json"
     write_record(Record((), provenance={"command": "pytest \udcff"}), path, replace=False)
     assert read_record(path).provenance == {"command": "pytest \udcff"}
@@ -204,7 +206,7 @@ def observation(**changes: Any) -> dict[str, Any]:
         ({"schema": 1, "observations": [observation()] * 2, "complete": True}, f"two observations with the key {KEY}"),
     ],
 )
-def test_a_malformed_file_is_one_line(tmp_path: Path, data: Any, problem: str) -> None:
+def test_malformed_file_is_refused_in_one_line(tmp_path: Path, data: Any, problem: str) -> None:
     path = tmp_path / "old.json"
     if isinstance(data, dict) and "schema" not in data and "observations" not in data:
         data = {"schema": 1, "complete": True, "observations": [data]}
@@ -216,7 +218,7 @@ def test_a_malformed_file_is_one_line(tmp_path: Path, data: Any, problem: str) -
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b"[" * 100_000, b"9" * 10_000, b"\x00", b"{}{}"])
-def test_what_is_no_json_is_one_line(tmp_path: Path, content: bytes) -> None:
+def test_invalid_json_is_refused_in_one_line(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "old.json"
     path.write_bytes(content)
     with pytest.raises(RecordError, match=r"old\.json: not ") as error:
@@ -224,7 +226,7 @@ def test_what_is_no_json_is_one_line(tmp_path: Path, content: bytes) -> None:
     assert len(str(error.value).splitlines()) == 1
 
 
-def test_a_file_cut_short_anywhere_is_refused(tmp_path: Path) -> None:
+def test_truncated_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "old.json"
     text = dumps(RECORD).rstrip()
     for length in range(0, len(text), 7):
@@ -233,7 +235,7 @@ def test_a_file_cut_short_anywhere_is_refused(tmp_path: Path) -> None:
             read_record(path)
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+def test_missing_file_and_folder_are_refused(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match=r"none\.json: No such file or directory"):
         read_record(tmp_path / "none.json")
     with pytest.raises(RecordError, match="Is a directory"):
@@ -242,7 +244,7 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("replace", [True, False])
 @pytest.mark.parametrize("function", ["fsync", "link", "replace", "open"])
-def test_a_disk_that_fails_leaves_what_was_there(
+def test_failing_disk_leaves_the_old_file(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     function: str,
@@ -267,7 +269,7 @@ def test_a_disk_that_fails_leaves_what_was_there(
         write_record(RECORD, path, replace=replace)
 
 
-def test_a_value_that_is_no_json_leaves_what_was_there(tmp_path: Path) -> None:
+def test_value_that_json_lacks_leaves_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "new.json"
     path.write_text("old", encoding="utf-8")
     with pytest.raises(RecordError, match=r"new\.json: Object of type object is not JSON serializable"):
@@ -275,7 +277,7 @@ def test_a_value_that_is_no_json_leaves_what_was_there(tmp_path: Path) -> None:
     assert (path.read_text(encoding="utf-8"), len(list(tmp_path.iterdir()))) == ("old", 1)
 
 
-def test_an_existing_file_is_kept(tmp_path: Path) -> None:
+def test_existing_file_is_overwritten_only_with_replace(tmp_path: Path) -> None:
     path = tmp_path / "new.json"
     path.write_text("old", encoding="utf-8")
     with pytest.raises(RecordError, match="exists already, and a record is never overwritten"):
@@ -287,7 +289,7 @@ def test_an_existing_file_is_kept(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("replace", [True, False])
 @pytest.mark.parametrize("linked", [True, False])
-def test_a_pipe_or_a_device_is_never_replaced(tmp_path: Path, linked: bool, replace: bool) -> None:  # noqa: FBT001
+def test_pipe_is_never_replaced(tmp_path: Path, linked: bool, replace: bool) -> None:  # noqa: FBT001
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     path = pipe
@@ -300,7 +302,7 @@ def test_a_pipe_or_a_device_is_never_replaced(tmp_path: Path, linked: bool, repl
     assert {file.name for file in tmp_path.iterdir()} == {"pipe", path.name}
 
 
-def test_a_link_stays_and_its_file_is_replaced(tmp_path: Path) -> None:
+def test_target_of_a_link_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     target, path = tmp_path / "folder" / "target.json", tmp_path / "link.json"
     target.write_text("old", encoding="utf-8")
@@ -312,7 +314,11 @@ def test_a_link_stays_and_its_file_is_replaced(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("exists", [True, False])
-def test_a_file_system_without_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exists: bool) -> None:  # noqa: FBT001
+def test_file_system_without_hard_links_is_supported(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    exists: bool,  # noqa: FBT001  # a parameter of a test
+) -> None:
     path = tmp_path / "new.json"
     if exists:
         path.write_text("old", encoding="utf-8")
@@ -331,9 +337,7 @@ def test_a_file_system_without_hard_links(tmp_path: Path, monkeypatch: pytest.Mo
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_a_name_that_was_taken_for_a_file_which_cannot_be_put_there_is_given_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_write_without_hard_links_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without hard links an empty file would otherwise remain, which no later run may replace."""
 
     def refused(*_args: object) -> None:
@@ -364,7 +368,7 @@ for _ in range(20 if replace else 1):
 
 
 @pytest.mark.parametrize("replace", [True, False])
-def test_writers_at_the_same_time(tmp_path: Path, replace: bool) -> None:  # noqa: FBT001  # a parameter of a test
+def test_concurrent_writers_leave_one_whole_file(tmp_path: Path, replace: bool) -> None:  # noqa: FBT001  # a parameter of a test
     """Readers see one writer's file, whole; without replace exactly one writer succeeds."""
     path = tmp_path / "new.json"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}

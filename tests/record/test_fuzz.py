@@ -78,7 +78,7 @@ def _read(path: Any, data: bytes) -> None:
 
 @FUZZ
 @given(place=st.data())
-def test_a_record_with_one_part_replaced(tmp_path: Any, place: st.DataObject) -> None:
+def test_record_with_one_part_replaced_is_read_or_refused(tmp_path: Any, place: st.DataObject) -> None:
     data = json.loads(dumps(RECORD))
     at: Any = data
     while True:
@@ -94,13 +94,13 @@ def test_a_record_with_one_part_replaced(tmp_path: Any, place: st.DataObject) ->
 
 @FUZZ
 @given(tree=TREES)
-def test_any_json(tmp_path: Any, tree: Any) -> None:
+def test_any_json_is_read_or_refused(tmp_path: Any, tree: Any) -> None:
     _read(tmp_path / "record.json", json.dumps(tree).encode("utf-8", errors="surrogatepass"))
 
 
 @FUZZ
 @given(position=st.integers(0, len(dumps(RECORD)) - 1), byte=st.binary(min_size=0, max_size=4))
-def test_a_record_with_some_bytes_replaced(tmp_path: Any, position: int, byte: bytes) -> None:
+def test_record_with_some_bytes_replaced_is_read_or_refused(tmp_path: Any, position: int, byte: bytes) -> None:
     text = dumps(RECORD).encode()
     _read(tmp_path / "record.json", text[:position] + byte + text[position + len(byte) :])
 
@@ -110,15 +110,13 @@ PACKED = gzip.compress(dumps(RECORD).encode(), mtime=0)
 
 @FUZZ
 @given(position=st.integers(0, len(PACKED) - 1), byte=st.binary(max_size=4), length=st.integers(0, len(PACKED)))
-def test_a_compressed_record_with_some_bytes_replaced_and_cut(
-    tmp_path: Any, position: int, byte: bytes, length: int
-) -> None:
+def test_damaged_compressed_record_is_read_or_refused(tmp_path: Any, position: int, byte: bytes, length: int) -> None:
     _read(tmp_path / "record.json.gz", (PACKED[:position] + byte + PACKED[position + len(byte) :])[: length or None])
 
 
 @FUZZ
 @given(rows=st.lists(st.lists(LEAVES, max_size=8), max_size=3), head=st.dictionaries(st.sampled_from(HEAD), LEAVES))
-def test_any_table(tmp_path: Any, rows: list[Any], head: dict[str, Any]) -> None:
+def test_any_table_is_read_or_refused(tmp_path: Any, rows: list[Any], head: dict[str, Any]) -> None:
     keys = iter(f"rules/cpu/bf16/{number}" for number in range(9))
     tables = [{"kind": "state", **head, "rows": [[next(keys), *row] for row in rows]}]
     data = {**json.loads(dumps(RECORD)), "observations": tables}
@@ -126,5 +124,5 @@ def test_any_table(tmp_path: Any, rows: list[Any], head: dict[str, Any]) -> None
 
 
 @pytest.mark.parametrize("depth", [10, 100_000])
-def test_deep_nesting(tmp_path: Any, depth: int) -> None:
+def test_deep_nesting_is_read_or_refused(tmp_path: Any, depth: int) -> None:
     _read(tmp_path / "record.json", b"[" * depth + b"]" * depth)

@@ -73,7 +73,7 @@ def test_text_of_a_record_is_escaped_in_a_comparison(
 
 
 @pytest.mark.parametrize("pattern", [[], ["*"]])
-def test_text_of_a_record_is_escaped_where_it_is_shown(
+def test_text_of_a_record_is_escaped_by_the_show_command(
     files: list[str], pattern: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["show", files[0], *pattern]) == 0
@@ -131,7 +131,7 @@ def test_plain_text_has_no_markup(text: str, inline: str) -> None:
         ("", "<code></code>"),
     ],
 )
-def test_code_ends_where_it_should(text: str, inline: str) -> None:
+def test_inline_code_escapes_its_delimiters(text: str, inline: str) -> None:
     assert code(text) == inline
 
 
@@ -157,7 +157,7 @@ def test_deep_nesting_is_refused_in_one_line(
     assert f"{path}: lists and objects nested more than {DEEPEST_FILE} deep" in capsys.readouterr().err.splitlines()[-1]
 
 
-def test_what_may_be_observed_can_be_read(project: Project, tmp_path: Path) -> None:
+def test_deepest_value_is_read_and_a_deeper_one_is_refused(project: Project, tmp_path: Path) -> None:
     value: Any = 1
     for _ in range(DEEPEST):
         value = [value]
@@ -175,7 +175,7 @@ def test_what_may_be_observed_can_be_read(project: Project, tmp_path: Path) -> N
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes and devices with names are of POSIX")
 @pytest.mark.parametrize("kind", ["pipe", "pipe with a writer", "/dev/zero", "folder"])
 @pytest.mark.parametrize("command", ["show", "diff"])
-def test_what_has_no_end_is_refused_in_one_line(tmp_path: Path, kind: str, command: str) -> None:
+def test_path_of_no_regular_file_is_refused_in_one_line(tmp_path: Path, kind: str, command: str) -> None:
     """Read in a process with limits of its own: waiting, or filling the memory, would never end."""
     path = Path(kind) if kind.startswith("/") else tmp_path / "file.json"
     writer = None
@@ -215,15 +215,13 @@ def test_what_has_no_end_is_refused_in_one_line(tmp_path: Path, kind: str, comma
     ],
 )
 @pytest.mark.parametrize("file", ["pipe", "/dev/zero"])
-def test_an_option_that_names_no_regular_file_is_refused(
-    project: Project, option: str, more: list[str], file: str
-) -> None:
+def test_option_with_no_regular_file_is_refused(project: Project, option: str, more: list[str], file: str) -> None:
     project.write(test_it="def test_it(amp):\n    pass\n")
     os.mkfifo(project.path / "pipe")
     assert option.removeprefix("--amp-") in refused(project.here(f"{option}={file}", *more))
 
 
-def test_a_file_larger_than_any_record_is_refused(tmp_path: Path) -> None:
+def test_too_large_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "large.json"
     with path.open("wb") as file:
         file.truncate(LARGEST + 2)  # a sparse file, which takes no space

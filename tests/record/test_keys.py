@@ -20,7 +20,7 @@ from pytest_amp.record.observation import check_key
         (("a_1", "b2", "bf16", "/"), "a_1/b2/bf16//"),
     ],
 )
-def test_good_keys(parts: tuple[str, str, str, str], key: str) -> None:
+def test_valid_parts_make_a_key(parts: tuple[str, str, str, str], key: str) -> None:
     assert make_key(*parts) == key
 
 
@@ -50,7 +50,7 @@ def test_good_keys(parts: tuple[str, str, str, str], key: str) -> None:
         "rules/cuda/bf16/\ud800",
     ],
 )
-def test_bad_keys_are_refused_in_one_line(key: str) -> None:
+def test_invalid_key_is_refused_in_one_line(key: str) -> None:
     with pytest.raises(ValueError, match="is not an observation key; expected family/device/dtype/name") as error:
         check_key(key)
     assert len(str(error.value).splitlines()) == 1
@@ -58,7 +58,7 @@ def test_bad_keys_are_refused_in_one_line(key: str) -> None:
 
 @settings(derandomize=True, deadline=None)
 @given(st.text())
-def test_a_key_is_one_printable_line_or_none(name: str) -> None:
+def test_key_is_one_printable_line_or_refused(name: str) -> None:
     try:
         key = make_key("rules", "cpu", "bf16", name)
     except ValueError:

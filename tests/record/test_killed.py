@@ -1,4 +1,4 @@
-"""Interrupted runs: complete results are kept, a failed write is one line, and there is no traceback."""
+"""Interrupted runs: complete results are written, a failed write is one line, and there is no traceback."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def command(*arguments: str) -> list[str]:
 
 
 def _listen() -> None:
-    """Restore signals, which a shell's background job, or one under nohup, ignores, and so do its children."""
+    """Restore the default handlers: a shell's background job ignores these signals, and so do its children."""
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
 
@@ -73,7 +73,7 @@ def ended_by(project: Project, number: int, *arguments: str, group: bool = False
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 @pytest.mark.parametrize("workers", ["0", "1"])
-def test_a_run_that_is_asked_to_end_writes_what_it_has(project: Project, number: int, workers: str) -> None:
+def test_interrupted_run_writes_complete_results(project: Project, number: int, workers: str) -> None:
     if workers == "1" and number == signal.SIGHUP:
         pytest.skip("as SIGTERM")
     files = ("--amp-record=new.json", "--amp-report=md:page.md", "--amp-report=html:page.html")
@@ -92,7 +92,7 @@ def test_a_run_that_is_asked_to_end_writes_what_it_has(project: Project, number:
     assert list(project.path.glob(".*.tmp")) == []
 
 
-def test_workers_that_get_the_signal_too_are_no_news(project: Project) -> None:
+def test_workers_ended_by_the_same_signal_are_not_reported(project: Project) -> None:
     """Job schedulers and ``timeout`` send the signal to each process of a group."""
     status, output = ended_by(project, signal.SIGTERM, "--amp-record=new.json", "-n", "2", group=True)
     assert status == pytest.ExitCode.INTERRUPTED, output
@@ -102,7 +102,7 @@ def test_workers_that_get_the_signal_too_are_no_news(project: Project) -> None:
 
 
 @pytest.mark.parametrize("workers", ["0", "1"])
-def test_a_signal_after_the_last_test_loses_nothing(project: Project, workers: str) -> None:
+def test_signal_after_the_last_test_loses_nothing(project: Project, workers: str) -> None:
     """Send it while the record is assembled: the run takes a moment more, and all of it is written."""
     project.write(
         conftest="import os\nimport signal\n\n\ndef pytest_amp_provenance(provenance):\n"
@@ -117,12 +117,12 @@ def test_a_signal_after_the_last_test_loses_nothing(project: Project, workers: s
     result.stdout.fnmatch_lines(["note      SIGTERM came after the last test: all that was observed is written"])
 
 
-def test_a_run_that_writes_nothing_ends_as_pytest_does(project: Project) -> None:
+def test_run_without_outputs_ends_by_the_signal(project: Project) -> None:
     status, _ = ended_by(project, signal.SIGTERM)
     assert status == -signal.SIGTERM
 
 
-def test_a_handler_of_somebody_else_stays(project: Project) -> None:
+def test_existing_signal_handler_is_retained(project: Project) -> None:
     project.write(
         conftest="import signal\n\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n",
         test_it="import signal\n\n\ndef test_it(amp):\n    assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN\n",
@@ -130,7 +130,7 @@ def test_a_handler_of_somebody_else_stays(project: Project) -> None:
     assert project.apart(*ON_CPU, "--amp-record=new.json").ret == 0
 
 
-def test_a_killed_worker_loses_its_own_test_and_no_other(project: Project) -> None:
+def test_killed_worker_loses_only_its_own_test(project: Project) -> None:
     """Let the worker kill itself, which looks like any other cause."""
     project.write(
         test_it="import os\nimport signal\n\nimport pytest\n\n\n@pytest.mark.parametrize('n', range(6))\n"
@@ -163,7 +163,7 @@ def test_it(amp, n):
 
 
 @pytest.mark.parametrize("workers", ["0", "1"])
-def test_a_full_disk(project: Project, workers: str) -> None:
+def test_full_disk_is_red_and_leaves_existing_files(project: Project, workers: str) -> None:
     """Existing files stay, no partial file is left, each file is named once, and the run is red."""
     project.write(test_it=MANY)
     before = project.file("report.json", "of the last run")
@@ -202,7 +202,7 @@ def test_a_full_disk(project: Project, workers: str) -> None:
     ],
     ids=["half", "end", "empty", "foreign", "newer", "other field", "other table", "page", "picture"],
 )
-def test_a_baseline_that_is_none_is_refused_in_one_line(project: Project, damage: Callable[[str], str]) -> None:
+def test_invalid_baseline_is_refused_in_one_line(project: Project, damage: Callable[[str], str]) -> None:
     project.write(test_it="def test_it(amp):\n    amp.observe('x', 1, kind='count')\n")
     assert project.here(*ON_CPU, "--amp-record=old.json").ret == 0
     path: Path = project.path / "old.json"

@@ -11,7 +11,7 @@ import pytest
 from pytest_amp.record import RecordError, alone, lock
 
 
-def test_no_update_is_lost(tmp_path: Path) -> None:
+def test_lock_loses_no_concurrent_update(tmp_path: Path) -> None:
     path, other = tmp_path / "count", tmp_path / "link"
     path.write_text("0", encoding="utf-8")
     other.symlink_to(path)
@@ -28,7 +28,7 @@ def test_no_update_is_lost(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {"count", "link"}
 
 
-def test_it_ends_with_what_is_within(tmp_path: Path) -> None:
+def test_lock_is_released_by_an_interrupt(tmp_path: Path) -> None:
     def interrupted() -> None:
         with alone(tmp_path / "record.json"):
             assert (tmp_path / ".record.json.lock").exists()
@@ -39,7 +39,7 @@ def test_it_ends_with_what_is_within(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_a_killed_process_left_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lock_left_by_a_killed_process_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lock, "PATIENCE", 0.1)
     path, left = tmp_path / "record.json", tmp_path / ".record.json.lock"
     left.touch()
@@ -52,7 +52,7 @@ def test_what_a_killed_process_left_is_named(tmp_path: Path, monkeypatch: pytest
     assert left.exists()
 
 
-def test_where_no_file_can_be_made(tmp_path: Path) -> None:
+def test_lock_in_a_missing_folder_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "nowhere" / "record.json"
     with pytest.raises(RecordError, match=r"record\.json: No such file or directory$"), alone(path):
         pytest.fail("no folder")

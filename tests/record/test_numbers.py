@@ -40,7 +40,7 @@ def number(
         (math.inf, "inf", Verdict.PASS),
     ],
 )
-def test_one_value_each_decides_by_the_margin(before: Value, now: Value, becomes: Verdict) -> None:
+def test_values_without_intervals_are_compared_by_the_margin(before: Value, now: Value, becomes: Verdict) -> None:
     assert compare(number(now), number(before)).verdict is becomes
     other = {Verdict.REGRESSED: Verdict.IMPROVED, Verdict.IMPROVED: Verdict.REGRESSED}.get(becomes, becomes)
     actual = compare(number(now, better=Better.HIGHER), number(before, better=Better.HIGHER))
@@ -63,14 +63,12 @@ def test_one_value_each_decides_by_the_margin(before: Value, now: Value, becomes
         ((0.0, math.inf), (1.56, 1.58), Verdict.INCONCLUSIVE),
     ],
 )
-def test_a_speedup_by_the_ratio_of_ratios_with_both_intervals(
-    before: Interval, now: Interval, becomes: Verdict
-) -> None:
+def test_speedups_are_compared_by_both_intervals(before: Interval, now: Interval, becomes: Verdict) -> None:
     old, new = (number(1.5, ends, Better.HIGHER, Kind.RATIO) for ends in (before, now))
     assert compare(new, old).verdict is becomes
 
 
-def test_beside_a_speedup_that_was_not_judged_nothing_is_known() -> None:
+def test_comparison_with_an_unjudged_speedup_is_inconclusive() -> None:
     """Unjudged speedups, in doubt or of a report, are recorded without a direction."""
     now, doubtful = number(1.5, (1.49, 1.51), Better.HIGHER, Kind.RATIO), Observation(KEY, Kind.RATIO, 1.5)
     assert compare(now, doubtful).verdict is Verdict.INCONCLUSIVE
@@ -84,12 +82,12 @@ def test_memory_has_a_small_margin() -> None:
     assert compare(number(10_210_000, kind=Kind.BYTES), old).verdict is Verdict.REGRESSED
 
 
-def test_a_margin_of_its_own() -> None:
+def test_margin_of_an_observation_replaces_the_default() -> None:
     assert compare(number(149, margin=0.5), number(100)).verdict is Verdict.PASS
     assert compare(number(101, margin=0.0), number(100)).verdict is Verdict.REGRESSED
 
 
-def test_an_error_with_its_spread_over_seeds() -> None:
+def test_error_is_compared_with_its_interval_over_seeds() -> None:
     """Only an error beyond the worst seed has grown, and only one below the best seed has improved."""
     old = Observation(KEY, Kind.ERROR, 0.010, interval=(0.008, 0.020))
     assert compare(Observation(KEY, Kind.ERROR, 0.025), old).verdict is Verdict.PASS
@@ -100,13 +98,13 @@ def test_an_error_with_its_spread_over_seeds() -> None:
     assert compare(Observation(KEY, Kind.ERROR, 0.004, interval=(0.003, 0.006)), old).verdict is Verdict.PASS
 
 
-def test_what_should_stay_the_same_is_exact_and_on_any_machine() -> None:
+def test_constant_value_is_exact_on_any_machine() -> None:
     same, other = (Observation(KEY, Kind.MEASURE, value, better=Better.SAME) for value in ("a", "b"))
     assert compare(same, same, fair=False).verdict is Verdict.PASS
     assert compare(other, same, fair=False).verdict is Verdict.CHANGED
 
 
-def test_what_is_judged() -> None:
+def test_sizes_and_ratios_are_judged_only_with_a_direction() -> None:
     assert [kind for kind in Kind if judged(Observation(KEY, kind, 1))] == [
         *(Kind.RULE, Kind.DTYPE, Kind.COUNT, Kind.STATE, Kind.ERROR)
     ]

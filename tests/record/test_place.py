@@ -16,7 +16,7 @@ RECORD = Record(())
 
 @pytest.mark.skipif(os.name != "posix", reason="modes are POSIX's")
 @pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o077, 0o600), (0o002, 0o664)])
-def test_who_may_read_a_file_is_as_the_user_makes_files(tmp_path: Path, mask: int, mode: int) -> None:
+def test_file_permissions_follow_the_umask(tmp_path: Path, mask: int, mode: int) -> None:
     """Temporary files belong to their owner alone; a baseline is for everybody who checks the repository out."""
     before = os.umask(mask)
     try:
@@ -28,7 +28,7 @@ def test_who_may_read_a_file_is_as_the_user_makes_files(tmp_path: Path, mask: in
 
 
 @pytest.mark.skipif(os.name != "posix", reason="modes are POSIX's")
-def test_a_file_that_is_replaced_keeps_its_readers(tmp_path: Path) -> None:
+def test_replaced_file_keeps_its_permissions(tmp_path: Path) -> None:
     path = tmp_path / "new.json"
     path.touch()
     path.chmod(0o640)
@@ -37,13 +37,13 @@ def test_a_file_that_is_replaced_keeps_its_readers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("replace", [True, False])
-def test_a_name_may_be_as_long_as_names_can_be(tmp_path: Path, replace: bool) -> None:  # noqa: FBT001  # a parameter
+def test_longest_file_name_is_written(tmp_path: Path, replace: bool) -> None:  # noqa: FBT001  # a parameter
     path = tmp_path / f"{'n' * 250}.json"
     write_record(RECORD, path, replace=replace)
     assert read_record(path) == Record((), ran=None)
 
 
-def test_a_mark_of_byte_order_is_no_part_of_a_file(tmp_path: Path) -> None:
+def test_byte_order_mark_is_ignored(tmp_path: Path) -> None:
     """Windows editors put it before UTF-8."""
     write_record(RECORD, tmp_path / "new.json", replace=False)
     written = (tmp_path / "new.json").read_bytes().replace(b"\n", b"\r\n")

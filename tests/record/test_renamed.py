@@ -54,7 +54,7 @@ def test_examples_are_read_under_present_keys(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
-def test_example_has_no_gone_and_no_new_key_beside_a_run_of_today(path: Path) -> None:
+def test_example_matches_a_run_with_present_keys(path: Path) -> None:
     """Write the record as a run of today does: the same values under present keys, by a later version."""
     old = read_record(path)
     later = replace(old, provenance={**old.provenance, "plugin": "99.0"})
@@ -65,7 +65,7 @@ def test_example_has_no_gone_and_no_new_key_beside_a_run_of_today(path: Path) ->
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
-def test_a_record_without_the_long_tier_did_not_run_the_kernels(path: Path) -> None:
+def test_record_without_the_long_tier_did_not_run_kernels(path: Path) -> None:
     old = read_record(path)
     assert old.ran is not None
     kernels = sum(observation.family == "kernels" for observation in old.observations)
@@ -110,7 +110,7 @@ def earlier(value: float, *, plugin: str | None = "0.1.0") -> Record:
     )
 
 
-def test_observations_failures_tests_and_revisions_go_along() -> None:
+def test_observations_failures_tests_and_revisions_are_renamed() -> None:
     actual = parsed(dumps(earlier(1.0)))
     assert actual.by_key().keys() == {
         "gradients/cpu/bf16/mlp/output",
@@ -135,25 +135,25 @@ def test_observations_failures_tests_and_revisions_go_along() -> None:
 
 
 @pytest.mark.parametrize("plugin", ["0.1.0", "0.0.9.dev3", None, "no version"])
-def test_rows_apply_to_records_of_their_version_and_earlier_ones(plugin: str | None) -> None:
+def test_renamings_apply_to_their_version_and_earlier_ones(plugin: str | None) -> None:
     assert renamings_for(plugin) == renamings()
     assert parsed(dumps(earlier(1.0, plugin=plugin))).observations[0].family != "formats"
 
 
-def test_a_record_of_a_later_version_is_left_alone() -> None:
+def test_record_of_a_later_version_is_unchanged() -> None:
     record = earlier(1.0, plugin="99.0")
     assert renamings_for("99.0") == ()
     assert parsed(dumps(record)).by_key() == record.by_key()
 
 
-def test_two_observations_that_meet_under_one_key_are_refused() -> None:
+def test_observations_renamed_to_one_key_are_refused() -> None:
     record = earlier(1.0)
     twin = replace(record.observations[0], key="kernels/cpu/bf16/mean/256/result")
     with pytest.raises(ValueError, match="two observations with the key kernels/cpu/bf16/mean/256/result"):
         parsed(dumps(replace(record, observations=(*record.observations, twin))))
 
 
-def test_a_key_of_observations_is_renamed_without_its_test() -> None:
+def test_observation_key_is_renamed_without_its_test() -> None:
     rows = (Renaming("formats/*/int8 round trip", "formats/*/int8/round trip", "0.1.0", "it has a name of two parts"),)
     observation = Observation("formats/cpu/bf16/int8 round trip", Kind.ERROR, 0.5, test="test_quantisation::test_it")
     (actual,) = renewed([observation], rows)
@@ -190,21 +190,21 @@ def kernels(project: Project) -> Project:
     return project
 
 
-def test_a_baseline_with_an_earlier_key_is_compared(kernels: Project) -> None:
+def test_baseline_with_an_earlier_key_is_compared(kernels: Project) -> None:
     result = kernels.apart(*ON_CPU, "--amp-baseline=old.json", "--amp-strict", "kernels")
     assert result.ret == 0
     (line,) = [line for line in summary(result) if line.startswith("baseline")]
     assert line.endswith(": 1 same")
 
 
-def test_a_baseline_with_an_earlier_key_that_changed_is_red(kernels: Project) -> None:
+def test_changed_value_under_an_earlier_key_is_red(kernels: Project) -> None:
     kernels.file("kernels/test_exact.py", TEST.format(value=2))
     result = kernels.apart(*ON_CPU, "--amp-baseline=old.json", "kernels")
     assert result.ret == 1
     assert "changed   kernels/cpu/bf16/x: 1 -> 2" in summary(result)
 
 
-def test_an_accepted_baseline_has_present_keys(kernels: Project) -> None:
+def test_accepted_baseline_has_present_keys(kernels: Project) -> None:
     kernels.file("kernels/test_exact.py", TEST.format(value=2))
     result = kernels.apart(*ON_CPU, "--amp-baseline=old.json", "--amp-accept", "kernels")
     assert result.ret == 0
@@ -212,7 +212,7 @@ def test_an_accepted_baseline_has_present_keys(kernels: Project) -> None:
 
 
 @pytest.mark.parametrize("key", ["gradients/cpu/*/test_exact::test_it", "gradients/*/x", "gradients/cpu/*"])
-def test_a_fault_with_an_earlier_key_is_known(kernels: Project, key: str) -> None:
+def test_fault_with_an_earlier_key_is_known(kernels: Project, key: str) -> None:
     kernels.file("kernels/test_exact.py", TEST.format(value=9))
     kernels.file("known.toml", f'[[known]]\nkey = "{key}"\nreason = "we wait"\nreport = "owner/repo#1"\n')
     result = kernels.apart(*ON_CPU, "--amp-known=known.toml", "kernels")
@@ -221,7 +221,7 @@ def test_a_fault_with_an_earlier_key_is_known(kernels: Project, key: str) -> Non
     assert result.ret == 0
 
 
-def test_each_row_has_a_test_of_today_and_a_reason() -> None:
+def test_each_renaming_has_a_present_test_and_a_reason() -> None:
     suites = {
         f"{path.parent.name}/{path.stem}": path.read_text(encoding="utf-8")
         for path in (ROOT / "suites").glob("*/test_*.py")
@@ -237,7 +237,7 @@ def test_each_row_has_a_test_of_today_and_a_reason() -> None:
         assert f"def {function.removesuffix('*')}" in source, row
 
 
-def test_no_test_of_today_has_an_earlier_key_and_the_rows_apply_once() -> None:
+def test_no_present_test_has_an_earlier_key() -> None:
     names = [
         f"{path.parent.name}/cpu/bf16/{path.stem}::{line.partition('(')[0].removeprefix('def ')}"
         for path in (ROOT / "suites").glob("*/test_*.py")

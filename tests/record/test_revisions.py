@@ -25,7 +25,7 @@ def package(folder: Path, text: str) -> Path:
     return folder
 
 
-def test_a_revision_is_that_of_the_lines_that_run(tmp_path: Path) -> None:
+def test_revision_depends_on_code_and_not_on_comments(tmp_path: Path) -> None:
     """Each folder is read once in a process, so each state has a folder of its own."""
     plain = revision_of(package(tmp_path / "a", "x = 1\n"))
     assert plain == revision_of(package(tmp_path / "b", "# a reason\n\nx = 1  \n"))
@@ -42,7 +42,7 @@ def test_a_revision_is_that_of_the_lines_that_run(tmp_path: Path) -> None:
     assert len(plain) == 8
 
 
-def test_every_check_counts() -> None:
+def test_revisions_include_every_check() -> None:
     assert LAYERS["checks"] == CHECKS
     assert len({revision_of(folder) for folder in (ROOT / "suites").iterdir() if folder.is_dir()}) > 10
 
@@ -67,7 +67,7 @@ LINE = (
 )
 
 
-def test_what_moved_with_its_tests_is_said_once() -> None:
+def test_change_with_another_revision_is_reported_as_uncompared() -> None:
     actual = difference(OLD, NEW)
     assert [observation.key for observation in actual.observations] == ["gradients/cpu/bf16/x"]
     assert [(row.key, row.verdict) for row in actual.incomparable] == [("rules/cpu/bf16/mm", Verdict.CHANGED)]
@@ -75,24 +75,26 @@ def test_what_moved_with_its_tests_is_said_once() -> None:
     assert list(actual.provenance()) == []
 
 
-def test_of_equal_or_unknown_revisions_everything_is_compared() -> None:
+def test_equal_or_unknown_revisions_are_compared() -> None:
     for old in (record("b" * 8, "fp32", 0.01), record(None, "fp32", 0.01)):
         actual = difference(old, NEW)
         assert [observation.key for observation in actual.observations] == ["gradients/cpu/bf16/x", "rules/cpu/bf16/mm"]
         assert (actual.incomparable, actual.gaps) == ((), {})
 
 
-def test_where_nothing_moved_another_revision_is_no_gap() -> None:
+def test_another_revision_without_changes_is_no_gap() -> None:
     assert difference(OLD, replace(OLD, provenance=NEW.provenance)).gaps == {}
 
 
-def test_a_test_that_fails_now_fails_whatever_its_revision() -> None:
+def test_failed_test_is_reported_with_any_revision() -> None:
     failed = replace(NEW, failures=(Failure("rules/cpu/bf16/test_it::test_it[mm]", "AmpFailure: no"),))
     assert [row.verdict for row in difference(OLD, failed).of(Verdict.FAILED)] == [Verdict.FAILED]
 
 
 @pytest.mark.parametrize("form", ["text", "md", "html", "json"])
-def test_the_command_is_closed(tmp_path: Path, form: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_diff_command_fails_on_uncompared_changes(
+    tmp_path: Path, form: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     files = [str(tmp_path / "old.json"), str(tmp_path / "new.json")]
     moved = replace(NEW, observations=(NEW.observations[0], *OLD.observations[1:]))
     for file, content in zip(files, (OLD, moved), strict=True):
@@ -125,7 +127,7 @@ def suite(project: Project, value: int) -> None:
     project.file("own/test_it.py", FAMILY.replace("VALUE", str(value)))
 
 
-def test_a_run_records_the_revision_and_says_where_it_is_another(project: Project) -> None:
+def test_run_records_revisions_and_reports_changed_ones(project: Project) -> None:
     suite(project, 1)
     assert project.apart(*ON_CPU, "--amp-record=old.json", "own").ret == 0
     (revision,) = project.record("old.json")["provenance"]["revisions"].values()
@@ -140,7 +142,7 @@ def test_a_run_records_the_revision_and_says_where_it_is_another(project: Projec
     assert "tests changed since the baseline was recorded: own" in (project.path / "page.md").read_text("utf-8")
 
 
-def test_a_run_of_fakes_knows_its_host(project: Project) -> None:
+def test_run_on_a_fake_device_records_its_host(project: Project) -> None:
     suite(project, 1)
     result = project.apart("--amp-device=fake:cuda", "--amp-dtype=bf16", "--amp-record=new.json", "own", "-n", "1")
     assert result.ret == 0

@@ -71,7 +71,7 @@ def test_red(amp):
 
 @needs_jsonschema
 @pytest.mark.parametrize("workers", ["0", "1"])
-def test_real_records(project: Project, workers: str) -> None:
+def test_records_of_runs_follow_the_schema(project: Project, workers: str) -> None:
     run = project.here if workers == "0" else project.apart
     project.write(test_it=f"VALUE = 1\n{RUN}")
     assert run(*ON_CPU, "--amp-record=old.json", "-n", workers).ret == 1  # an infinite error is red, and recorded
@@ -88,7 +88,7 @@ def test_real_records(project: Project, workers: str) -> None:
 
 
 @needs_jsonschema
-def test_a_large_record() -> None:
+def test_large_record_follows_the_schema() -> None:
     data = json.loads(dumps(record("2.14.1", seed=1)))
     needed = {"plugin": "0", "python": "3", "pytest": "9", "system": "x", "tolerance_scale": 1.0}
     data["provenance"] |= needed
@@ -117,7 +117,7 @@ def test_a_large_record() -> None:
         (("ran",), {"cpu": ["t"]}),
     ],
 )
-def test_the_page_can_say_no(place: tuple[str | int, ...], value: object) -> None:
+def test_schema_refuses_invalid_records(place: tuple[str | int, ...], value: object) -> None:
     data = json.loads(dumps(record("2.14.1")))
     data["provenance"] |= {"plugin": "0", "python": "3", "pytest": "9", "system": "x", "tolerance_scale": 1.0}
     data["observations"][0]["rows"][0] = row()
@@ -129,7 +129,7 @@ def test_the_page_can_say_no(place: tuple[str | int, ...], value: object) -> Non
     assert len(problems(data)) >= 1
 
 
-def test_the_page_knows_every_kind_verdict_and_direction() -> None:
+def test_schema_lists_every_kind_verdict_and_direction() -> None:
     properties, columns = PAGE["$defs"]["table"]["properties"], PAGE["$defs"]["row"]["prefixItems"]
     assert properties["kind"]["enum"] == [kind.value for kind in Kind]
     assert properties["better"]["enum"] == [better.value for better in Better]
@@ -145,7 +145,7 @@ def test_the_page_knows_every_kind_verdict_and_direction() -> None:
     assert result.to_json().keys() == {*table.HEAD, *table.COLUMNS}
 
 
-def test_a_file_of_schema_1() -> None:
+def test_file_of_schema_1_is_read() -> None:
     """Schema 1 has a speedup as three observations; facts that it did not record are not invented."""
     actual = read_record(OLD)
     assert json.loads(OLD.read_text(encoding="utf-8"))["schema"] == 1
@@ -158,7 +158,7 @@ def test_a_file_of_schema_1() -> None:
     assert not any(key.endswith(("-low", "-high")) for key in by_key)
 
 
-def test_a_file_of_schema_2() -> None:
+def test_file_of_schema_2_is_read() -> None:
     """Schema 2 has a signature for each call in an operator, and earlier keys; the operator's is the least of them."""
     actual = read_record(OLD_2)
     assert json.loads(OLD_2.read_text(encoding="utf-8"))["schema"] == 2
@@ -177,7 +177,7 @@ def test_a_file_of_schema_2() -> None:
     assert again.by_key() == actual.by_key()
 
 
-def test_a_file_of_schema_1_is_compared_and_written_as_today(tmp_path: Path) -> None:
+def test_file_of_schema_1_is_compared_and_upgraded(tmp_path: Path) -> None:
     old = read_record(OLD)
     new = Record(old.observations[1:], {**old.provenance, "torch": "2.14.1"}, ran={}, failures=())
     actual = difference(old, new)
@@ -217,7 +217,7 @@ def test_other_schemas_are_refused(tmp_path: Path, schema: object) -> None:
         ({"allowed": 10**400}, "rules/cpu/bf16/x: allowed is an integer beyond the range of a float"),
     ],
 )
-def test_a_bad_field_of_schema_2_is_one_line(tmp_path: Path, change: dict[str, object], says: str) -> None:
+def test_invalid_field_of_schema_2_is_refused(tmp_path: Path, change: dict[str, object], says: str) -> None:
     result = dict(Observation("rules/cpu/bf16/x", Kind.STATE, 1).to_json())
     data: dict[str, object] = {"schema": 2, "complete": True, "observations": [result]}
     (data if {"failures", "ran"} & change.keys() else result).update(change)  # type: ignore[arg-type]
@@ -228,7 +228,7 @@ def test_a_bad_field_of_schema_2_is_one_line(tmp_path: Path, change: dict[str, o
     assert str(error.value).startswith(f"{path}: {says}")
 
 
-def test_failures_and_what_ran_come_back(tmp_path: Path) -> None:
+def test_failures_and_completed_tests_survive_a_round_trip(tmp_path: Path) -> None:
     result = Record(
         (),
         ran={"cpu-bf16 rules": ("b::b", "a::a"), "cpu-bf16 a": ()},

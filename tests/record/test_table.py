@@ -18,7 +18,7 @@ def row(observation: Observation) -> list[Any]:
     return list(actual)
 
 
-def test_a_line_has_no_more_than_it_needs() -> None:
+def test_row_omits_defaults_and_excess_digits() -> None:
     """Omit empty verdicts; keep four digits of errors and ratios, eight of other values, all of exact kinds."""
     error = Observation("a/cpu/bf16/x", Kind.ERROR, 0.123456789012, allowed=1 / 3, over_seeds=(0.1, 1 / 7))
     assert row(error) == ["a/cpu/bf16/x", 0.1235, 0.3333, [0.1, 0.1429]]
@@ -34,12 +34,12 @@ def test_a_line_has_no_more_than_it_needs() -> None:
     assert row(nothing) == ["a/cpu/bf16/z", None, None, None, None, 1 / 3]
 
 
-def test_an_interval_of_one_value_is_one() -> None:
+def test_interval_of_one_value_survives_a_round_trip() -> None:
     record = Record((Observation("a/cpu/bf16/x", Kind.ERROR, 0.5, interval=(0.5, 0.5)),))
     assert parsed(dumps(record)).observations == record.observations
 
 
-def test_a_file_of_schema_3() -> None:
+def test_file_of_schema_3_is_read() -> None:
     """Schema 3 has errors of one seed, and no column for further seeds."""
     assert json.loads(OLD.read_text(encoding="utf-8"))["schema"] == 3
     actual = read_record(OLD)

@@ -7,7 +7,7 @@ import torch
 from pytest_amp.torch_private import live_storages
 
 
-def test_what_is_held_is_counted_until_it_is_dropped() -> None:
+def test_storage_is_counted_until_it_is_released() -> None:
     tensor = torch.ones(4)
     with live_storages() as alive:
         result = tensor * 2
@@ -19,8 +19,8 @@ def test_what_is_held_is_counted_until_it_is_dropped() -> None:
         assert alive() == []
 
 
-def test_a_tensor_of_memory_that_was_given_is_not_new() -> None:
-    """cuDNN's layers make a tensor of their weights' memory."""
+def test_tensor_of_an_existing_storage_is_not_counted() -> None:
+    """cuDNN's layers create a tensor on the memory of their weights."""
     weight = torch.ones(4)
     with live_storages(given=[weight]) as alive:
         flat = torch.empty(0).set_(weight.untyped_storage())

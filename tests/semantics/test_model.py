@@ -17,7 +17,7 @@ def model() -> Model:
     return Model(FACTS)
 
 
-def test_a_region_is_entered_and_left(model: Model) -> None:
+def test_region_restores_the_state(model: Model) -> None:
     before = model.state()
     region = model.construct("cpu", dtype="float16", enabled=True, cache=False)
     model.enter(region)
@@ -33,12 +33,12 @@ def test_a_region_is_entered_and_left(model: Model) -> None:
     assert model.state() == before
 
 
-def test_a_region_that_is_not_supported_is_off(model: Model) -> None:
+def test_unsupported_region_is_off(model: Model) -> None:
     assert not model.construct("cuda", dtype=None, enabled=True, cache=None).enabled
     assert not model.construct("cpu", dtype="float32", enabled=True, cache=None).enabled
 
 
-def test_cuda_takes_any_dtype_and_casts_nothing_to_the_weights_own() -> None:
+def test_cuda_region_accepts_any_dtype_and_skips_needless_casts() -> None:
     model = Model(Facts({"cuda": "float16"}, frozenset({"cuda"}), history_kept=True, any_dtype=frozenset({"cuda"})))
     low = model.construct("cuda", dtype="bfloat16", enabled=True, cache=None)
     wide = model.construct("cuda", dtype="float32", enabled=True, cache=None)
@@ -50,7 +50,7 @@ def test_cuda_takes_any_dtype_and_casts_nothing_to_the_weights_own() -> None:
     assert model.use("cuda", Weight.TRAINED, Mode.GRAD) == Use("float32", casts=0, version=0, history=True)
 
 
-def test_an_object_entered_in_itself_leaves_autocast_on(model: Model) -> None:
+def test_region_entered_twice_leaves_autocast_on(model: Model) -> None:
     region = model.construct("cpu", dtype=None, enabled=True, cache=None)
     model.enter(region)
     model.enter(region)
@@ -59,7 +59,7 @@ def test_an_object_entered_in_itself_leaves_autocast_on(model: Model) -> None:
     assert model.enabled["cpu"]
 
 
-def test_the_outermost_exit_drops_the_copies(model: Model) -> None:
+def test_outermost_exit_drops_cached_copies(model: Model) -> None:
     uses = []
     for _ in range(2):
         outer, inner = (model.construct("cpu", dtype=None, enabled=True, cache=None) for _ in range(2))
@@ -72,7 +72,7 @@ def test_the_outermost_exit_drops_the_copies(model: Model) -> None:
     assert uses == [1, 0, 1, 0]
 
 
-def test_a_copy_does_not_see_a_change(model: Model) -> None:
+def test_cached_copy_does_not_follow_weight_changes(model: Model) -> None:
     model.enter(model.construct("cpu", dtype=None, enabled=True, cache=None))
     for weight in (Weight.TRAINED, Weight.FROZEN):
         model.use("cpu", weight, Mode.GRAD)
@@ -82,13 +82,13 @@ def test_a_copy_does_not_see_a_change(model: Model) -> None:
 
 
 @pytest.mark.parametrize("retained", [True, False])
-def test_a_copy_made_under_no_grad_has_a_history_since_it_is_kept(*, retained: bool) -> None:
+def test_copy_created_under_no_grad_has_history_only_if_retained(*, retained: bool) -> None:
     model = Model(Facts(FACTS.defaults, FACTS.supported, history_kept=retained))
     model.enter(model.construct("cpu", dtype=None, enabled=True, cache=None))
     model.use("cpu", Weight.TRAINED, Mode.NO_GRAD)
     assert model.use("cpu", Weight.TRAINED, Mode.GRAD).history is retained
 
 
-def test_the_model_needs_no_torch() -> None:
+def test_model_imports_no_torch() -> None:
     code = "import sys, pytest_amp.semantics.model; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)

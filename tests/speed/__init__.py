@@ -1,1 +1,1 @@
-"""The speed check's own tests, which need neither a device nor patience."""
+"""Tests of the speed check, most of them with simulated clocks and devices."""

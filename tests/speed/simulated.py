@@ -42,7 +42,7 @@ class SimulatedClock:
 
 
 def taking(reference: float | Iterable[float], candidate: float | Iterable[float]) -> Arms:
-    """Return arms that take the given seconds, call after call."""
+    """Return arms whose calls take these seconds, one after the other."""
     sources = [_endless(seconds) for seconds in (reference, candidate)]
     return Arms(lambda: next(sources[0]), lambda: next(sources[1]))
 
@@ -52,7 +52,7 @@ def _endless(seconds: float | Iterable[float]) -> Iterator[float]:
 
 
 def step_taking(reference: float | Iterable[float], candidate: float | Iterable[float]) -> TimedStep:
-    """Return a step that takes the given seconds, call after call: ``candidate`` within autocast."""
+    """Return a step whose calls take these seconds, one after the other: ``candidate`` within autocast."""
     sources = {False: _endless(reference), True: _endless(candidate)}
 
     def step(autocast: Autocast) -> float:

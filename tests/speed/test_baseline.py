@@ -33,14 +33,14 @@ def least(kind: str, before: Interval | None, floor: float = 0.9) -> tuple[float
 QUIET = Interval(1.799, 1.8, 1.801, 12)
 
 
-def test_a_baseline_wins_over_a_lower_floor() -> None:
+def test_baseline_takes_precedence_over_a_lower_floor() -> None:
     assert least("device", QUIET) == (round(1.799 * 0.99, 9), True)
     assert least("step", QUIET) == (round(1.799 * 0.94, 9), True)
     assert least("device", QUIET, floor=1.79) == (1.79, False)
     assert least("device", None) == (0.9, False)
 
 
-def test_a_shaky_step_time_is_no_baseline() -> None:
+def test_noisy_step_time_is_no_baseline() -> None:
     shaky = Interval(1.7, 1.8, 1.9, 48)
     assert least("step", shaky) == (0.9, False)
     assert least("device", shaky) == (round(1.7 * 0.99, 9), True)
@@ -55,7 +55,7 @@ def on_a_card(spread: float, kind: str) -> SpeedConditions:
 @pytest.mark.parametrize(
     ("kind", "limit", "tolerance"), [("device", 0.0035, 0.01), ("step", 0.0075, 0.03), ("step", 0.015, 0.06)]
 )
-def test_what_is_quiet_between_processes_may_lose_less(
+def test_tolerance_shrinks_with_the_spread_between_processes(
     monkeypatch: pytest.MonkeyPatch, kind: str, limit: float, tolerance: float
 ) -> None:
     monkeypatch.setattr(CudaDevice, "describe", lambda _: "a card")
@@ -72,7 +72,7 @@ def speedup(interval: Interval, margin: float | None = None) -> Observation:
 
 @pytest.mark.parametrize("kind", ["device", "step"])
 @pytest.mark.parametrize("share", [0.85, 0.92, 0.935, 0.96, 0.975, 0.983, 0.987, 0.995, 1.0, 1.1])
-def test_gate_fails_below_a_baseline_exactly_where_a_comparison_regresses(kind: str, share: float) -> None:
+def test_gate_and_comparison_agree_on_regressions(kind: str, share: float) -> None:
     conditions = SpeedConditions(find_device("cpu"), BF16, "gate", before=lambda _: QUIET)
     demand = Demand("sums", 0.0, "fp32", kind=kind)
     floor, _ = conditions.least(demand)
@@ -83,7 +83,7 @@ def test_gate_fails_below_a_baseline_exactly_where_a_comparison_regresses(kind: 
 
 
 @pytest.mark.parametrize(("kind", "limit"), [("device", 0.0035), ("step", 0.015)])
-def test_what_differs_between_processes_is_held_against_its_floor_alone(
+def test_large_spread_between_processes_leaves_only_the_floor(
     monkeypatch: pytest.MonkeyPatch, kind: str, limit: float
 ) -> None:
     """Narrow intervals of one process do not help: the next process may differ by more than a loss."""
@@ -94,13 +94,13 @@ def test_what_differs_between_processes_is_held_against_its_floor_alone(
 
 
 @pytest.mark.parametrize(("now", "outcome"), [(2.0, Outcome.PASS), (2.1, Outcome.PASS)])
-def test_a_little_less_than_before_is_no_loss(request: pytest.FixtureRequest, now: float, outcome: Outcome) -> None:
+def test_small_loss_against_the_baseline_passes(request: pytest.FixtureRequest, now: float, outcome: Outcome) -> None:
     measured = check_simulated(request, candidate=now, floor=0.0, before=Interval(1.5, 1.5, 1.5, 12))
     assert measured is not None
     assert measured.verdict.outcome is outcome
 
 
-def test_a_tenth_less_than_before_is_red(request: pytest.FixtureRequest) -> None:
+def test_loss_of_a_tenth_against_the_baseline_is_red(request: pytest.FixtureRequest) -> None:
     with pytest.raises(AmpFailure) as failure:
         check_simulated(request, candidate=2.0 / 0.9, floor=0.9, before=Interval(1.5, 1.5, 1.5, 12))
     lines = str(failure.value).splitlines()
@@ -109,20 +109,20 @@ def test_a_tenth_less_than_before_is_red(request: pytest.FixtureRequest) -> None
     assert lines[-1].split(maxsplit=1) == ["accept", "the same command with --amp-accept"]
 
 
-def test_a_report_does_not_judge(request: pytest.FixtureRequest) -> None:
+def test_report_mode_does_not_judge(request: pytest.FixtureRequest) -> None:
     measured = check_simulated(request, candidate=4.0, mode="report", before=Interval(1.5, 1.5, 1.5, 12))
     assert measured is not None
     assert measured.verdict.outcome is Outcome.FAIL
 
 
 @pytest.mark.parametrize("candidate", [1.0, 4.0])
-def test_doubtful_surroundings_are_inconclusive(request: pytest.FixtureRequest, candidate: float) -> None:
+def test_doubtful_environment_is_inconclusive(request: pytest.FixtureRequest, candidate: float) -> None:
     """Neither green nor red, however clear the values are."""
     with pytest.raises(pytest.skip.Exception, match="inconclusive: sums: another process is here"):
         check_simulated(request, candidate=candidate, doubts=("another process is here",))
 
 
-def test_from_the_record_of_an_earlier_run(speedy: Project) -> None:
+def test_record_of_an_earlier_run_is_compared_and_accepted(speedy: Project) -> None:
     """A device's own time does not exist here, so that the step is timed: 6 % and the margin."""
     speedy.write(conftest=SIMULATED, test_it=TEST.replace("floor=1.2", "floor=0"))
     options = ("--amp-device=simulated", "--amp-dtype=bf16")
@@ -144,7 +144,7 @@ def test_from_the_record_of_an_earlier_run(speedy: Project) -> None:
     speedy.here(*options, "--amp-baseline=record.json").assert_outcomes(passed=1)
 
 
-def test_what_was_in_doubt_or_reported_is_no_baseline(speedy: Project) -> None:
+def test_reported_speedup_is_no_baseline(speedy: Project) -> None:
     """Speedups with a process of another user on the card, or in a report, may be anything."""
     source = TEST.replace("floor=1.2", "floor=0")
     speedy.write(conftest=SIMULATED, test_it=source.replace("return lambda: 2.0 if", "return lambda: 1.0 if"))
@@ -156,8 +156,8 @@ def test_what_was_in_doubt_or_reported_is_no_baseline(speedy: Project) -> None:
     assert any("inconclusive" in line for line in summary(again))
 
 
-def test_a_shaky_step_time_is_not_made_red_by_the_records_comparison(speedy: Project) -> None:
-    """The floor alone applies, and the record says so, too."""
+def test_noisy_step_time_passes_the_comparison_of_records(speedy: Project) -> None:
+    """Only the floor applies, in the comparison of records, too."""
     shaky = "import itertools\nshaky = itertools.cycle([2.0] * 31 + [2.3] * 31)\n" + TEST
     source = shaky.replace("floor=1.2", "floor=0").replace("2.0 if torch", "next(shaky) if torch")
     speedy.write(conftest=SIMULATED, test_it=source)

@@ -31,7 +31,7 @@ SUMS = """
 """
 
 
-def test_the_table_and_the_file_have_the_measured_times(project: Project) -> None:
+def test_table_and_file_have_the_measured_times(project: Project) -> None:
     make(project, SUMS)
     result = project.here("--benchmark-json=times.json", "--benchmark-save-data")
     result.assert_outcomes(passed=1)
@@ -47,7 +47,7 @@ def test_the_table_and_the_file_have_the_measured_times(project: Project) -> Non
     assert entry["options"]["timer"].endswith("replayed")
 
 
-def test_a_mark_of_the_tests_own_is_kept(project: Project) -> None:
+def test_benchmark_mark_of_the_test_is_retained(project: Project) -> None:
     make(project, "\n    @pytest.mark.benchmark(group='mine', disable_gc=True)" + SUMS)
     project.here("--benchmark-json=times.json").assert_outcomes(passed=1)
     (entry,) = benchmarks(project.path / "times.json")
@@ -55,7 +55,7 @@ def test_a_mark_of_the_tests_own_is_kept(project: Project) -> None:
     assert entry["stats"]["max"] == 2.1
 
 
-def test_a_fixture_made_before_needs_the_clock_before(project: Project) -> None:
+def test_benchmark_fixture_created_before_amp_is_refused(project: Project) -> None:
     make(project, SUMS.replace("(request)", "(benchmark, request)"))
     result = project.here()
     result.assert_outcomes(failed=1)
@@ -72,7 +72,7 @@ INSTALL = """
 """
 
 
-def test_installed_at_collection_the_order_of_fixtures_does_not_matter(project: Project) -> None:
+def test_order_of_fixtures_does_not_matter_if_installed_at_collection(project: Project) -> None:
     project.write(conftest=INSTALL)
     make(project, "\n    @pytest.mark.usefixtures('benchmark')" + SUMS)
     project.here("--benchmark-json=times.json", "--benchmark-only").assert_outcomes(passed=1)
@@ -80,7 +80,7 @@ def test_installed_at_collection_the_order_of_fixtures_does_not_matter(project: 
     assert entry["stats"]["max"] == 2.1
 
 
-def test_a_test_may_still_time_something_itself(project: Project) -> None:
+def test_benchmark_of_the_test_itself_is_retained(project: Project) -> None:
     """The usual clock is installed until times are replayed; one test has one series of times."""
     project.write(conftest=INSTALL)
     make(
@@ -100,7 +100,7 @@ def test_a_test_may_still_time_something_itself(project: Project) -> None:
     assert entry["extra_info"]["amp"]["sums over fp32, step"]["verdict"] == "pass"
 
 
-def test_two_checks_in_one_test(project: Project) -> None:
+def test_first_of_two_checks_is_in_the_table(project: Project) -> None:
     make(
         project,
         """
@@ -121,7 +121,7 @@ SLOW = """
 
 
 @pytest.mark.parametrize("switch", ["--benchmark-enable", "--benchmark-disable", "-pno:benchmark", "-n2"])
-def test_the_verdict_counts_whatever_pytest_benchmark_does(project: Project, switch: str) -> None:
+def test_verdict_does_not_depend_on_benchmark_options(project: Project, switch: str) -> None:
     make(project, SUMS + SLOW.replace("test_sums", "test_slow_sums"))
     result = project.here(switch, "-W", "error", "-W", "ignore:Benchmarks are automatically disabled")
     result.assert_outcomes(passed=1, failed=1)
@@ -130,25 +130,25 @@ def test_the_verdict_counts_whatever_pytest_benchmark_does(project: Project, swi
     )
 
 
-def test_what_failed_is_in_the_file(project: Project) -> None:
+def test_failed_check_is_in_the_file(project: Project) -> None:
     make(project, SLOW)
     project.here("--benchmark-json=times.json").assert_outcomes(failed=1)
     (entry,) = benchmarks(project.path / "times.json")
     assert entry["extra_info"]["amp"]["sums over fp32, step"]["verdict"] == "fail"
 
 
-def test_benchmark_skip_skips_before_anything_is_measured(project: Project) -> None:
+def test_benchmark_skip_option_skips_the_check(project: Project) -> None:
     make(project, SLOW)
     project.here("--benchmark-skip").assert_outcomes(skipped=1)
 
 
-def test_cprofile_calls_once_more(project: Project) -> None:
+def test_cprofile_option_is_supported(project: Project) -> None:
     make(project, SUMS)
     project.here("--benchmark-cprofile=tottime").assert_outcomes(passed=1)
 
 
-def test_rows_are_grouped_by_what_was_timed(project: Project) -> None:
-    """Group the same work in several dtypes, unless the test's own mark says otherwise."""
+def test_rows_are_grouped_by_timed_work(project: Project) -> None:
+    """Group the same work in several dtypes, unless the test has a mark with another group."""
     make(project, SUMS + SUMS.replace("test_sums", "test_sums_again"))
     result = project.here("--benchmark-json=times.json")
     result.stdout.fnmatch_lines(["*benchmark 'sums over fp32, step': 2 tests*"])
@@ -192,14 +192,14 @@ def test_it(amp):
     assert "cpu cpu_capability VAX (now " in notes[0]
 
 
-def test_a_histogram_shows_them(project: Project) -> None:
+def test_histogram_is_written(project: Project) -> None:
     pytest.importorskip("pygal", reason="pytest-benchmark draws with pygal and pygaljs")
     make(project, SUMS)
     project.here("--benchmark-histogram=times").assert_outcomes(passed=1)
     assert list(project.path.glob("times*.svg"))
 
 
-def test_the_file_says_what_times_depend_on(project: Project) -> None:
+def test_file_has_the_conditions_of_the_times(project: Project) -> None:
     project.write(
         test_it="""
 import torch

@@ -1,4 +1,4 @@
-"""Process that computes while another one times, on a real GPU: neither a green nor a red verdict on speed."""
+"""Verdicts on speed are inconclusive while another process computes on the same GPU, which is a real one."""
 
 from __future__ import annotations
 
@@ -81,12 +81,12 @@ def stranger() -> Iterator[None]:
         os.kill(pid, signal.SIGKILL)
 
 
-def test_alone_one_passes_and_one_is_red(timed: Project) -> None:
+def test_undisturbed_checks_are_judged_by_their_floors(timed: Project) -> None:
     run(timed).assert_outcomes(passed=2, failed=2)
 
 
 @pytest.mark.usefixtures("stranger")
-def test_beside_a_stranger_nothing_is_said(timed: Project) -> None:
+def test_foreign_process_makes_checks_inconclusive(timed: Project) -> None:
     result = run(timed)
     result.assert_outcomes(skipped=4)
     lines = [line for line in summary(result) if line.startswith("skipped")]
@@ -95,7 +95,7 @@ def test_beside_a_stranger_nothing_is_said(timed: Project) -> None:
     assert "4 inconclusive" in summary(result)[0]
 
 
-def test_beside_a_child_that_computes_nothing_is_said(timed: Project) -> None:
+def test_computing_child_process_makes_checks_inconclusive(timed: Project) -> None:
     timed.write(conftest=CHILD)
     result = run(timed)
     result.assert_outcomes(skipped=4)

@@ -29,7 +29,7 @@ def times(ratio: float, *, doubts: list[str] | None = None, ceiling: float | Non
 
 
 @pytest.mark.parametrize(("kind", "share"), [("device", 0.95), ("step", 0.80)])
-def test_a_floor_is_a_share_of_the_median(kind: str, share: float) -> None:
+def test_floor_is_a_share_of_the_median(kind: str, share: float) -> None:
     result, left_out = rows([session_of(times(ratio, kind=kind)) for ratio in (2.0, 2.02, 1.9)], least=3)
     (row,) = result
     assert (row.median, row.floor, row.sessions, left_out) == (2.0, round(share * 2.0, 4), 3, [])
@@ -37,12 +37,12 @@ def test_a_floor_is_a_share_of_the_median(kind: str, share: float) -> None:
     assert 0.02 < row.spread < 0.04
 
 
-def test_a_floor_is_no_higher_than_the_card() -> None:
+def test_floor_does_not_exceed_the_ceiling_of_the_card() -> None:
     result, _ = rows([session_of(times(2.4, ceiling=2.0))] * 3, least=3)
     assert result[0].floor == 2.0
 
 
-def test_what_is_in_doubt_does_not_count() -> None:
+def test_doubtful_session_is_not_counted() -> None:
     sessions = [session_of(times(2.0, doubts=doubts)) for doubts in ([], [], ["another process is on this GPU"])]
     result, left_out = rows(sessions, least=3)
     assert result == []
@@ -59,7 +59,7 @@ def record(ratio: float, *, judged: bool = True) -> str:
     return json.dumps({**data, "observations": observations})
 
 
-def test_records_of_gates_will_do() -> None:
+def test_records_are_accepted_as_sessions() -> None:
     result, _ = rows([session_of(record(ratio)) for ratio in (2.0, 2.02, 1.9)], least=3)
     (row,) = result
     assert row.key == ("NVIDIA H100 80GB HBM3", "tf32", "bf16", "decoder", "device")
@@ -68,7 +68,7 @@ def test_records_of_gates_will_do() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"benchmarks": [{"extra_info": {"amp": {"x": {}}}}]}'])
-def test_what_is_no_file_of_times(text: str) -> None:
+def test_file_without_times_is_refused(text: str) -> None:
     with pytest.raises(CalibrationError, match="no file of pytest-benchmark, and no record"):
         session_of(text)
 
@@ -81,7 +81,7 @@ def calibrate(tmp_path: Path, ratio: float, *more: str) -> int:
     return cli.main(["calibrate", "--from", *map(str, files), "--to", str(tmp_path / "floors.json"), *more])
 
 
-def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_calibrate_command_lowers_floors_only_with_a_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "floors.json"
     assert calibrate(tmp_path, 2.0) == 0
     assert [row.floor for row in floors.read(path)] == [1.9]
@@ -114,7 +114,7 @@ def test_file_of_another_owner_is_merged(tmp_path: Path, capsys: pytest.CaptureF
     ("sessions", "floor", "says"),
     [(1, 1.5, "expected 3 processes or more, and at most 0.95 of the median"), (5, 1.59, "a floor of 1.59, a median")],
 )
-def test_offered_floor_that_was_not_measured_so_is_refused(
+def test_implausible_offered_floor_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], sessions: int, floor: float, says: str
 ) -> None:
     path, merged = tmp_path / "offered.json", tmp_path / "merged.json"
@@ -141,7 +141,7 @@ def test_too_few_sessions_are_refused(tmp_path: Path, capsys: pytest.CaptureFixt
     assert not (tmp_path / "floors.json").exists()
 
 
-def test_an_installed_package_is_not_written_to(
+def test_installed_package_is_not_overwritten(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Refuse before anything is measured; tests/packaging tests it with a wheel."""
@@ -158,16 +158,14 @@ def test_an_installed_package_is_not_written_to(
     assert floors.read(tmp_path / "floors.json")
 
 
-def test_a_folder_that_is_not_there_is_told_before_anything_is_measured(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_missing_folder_is_reported_before_measuring(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "nowhere" / "floors.json"
     assert cli.main(["calibrate", "--to", str(path)]) == 1
     out, err = capsys.readouterr()
     assert (out, err) == ("", f"pytest-amp: {path}: its folder is not there\n")
 
 
-def test_what_another_calibration_wrote_meanwhile_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_of_a_concurrent_calibration_are_retained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Calibration takes minutes: the content of the file at the time of writing counts, not at the start."""
     path = tmp_path / "floors.json"
     other = floors.Row(
@@ -183,7 +181,7 @@ def test_what_another_calibration_wrote_meanwhile_stays(tmp_path: Path, monkeypa
     assert {row.gpu for row in floors.read(path)} == {"another card", "NVIDIA H100 80GB HBM3"}
 
 
-def test_fresh_processes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_calibration_runs_new_processes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Run everything on a CPU, which is not a card and only reports its times."""
     test = tmp_path / "test_it.py"
     test.write_text(
@@ -205,7 +203,7 @@ def test_fresh_processes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert out.count("process ") >= 3
 
 
-def test_a_run_that_measures_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_without_times_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     missing = tmp_path / "nowhere.py"
     assert cli.main(["calibrate", str(missing), "--device=cpu", "--to", str(tmp_path / "floors.json")]) == 1
     assert "no times" in capsys.readouterr().err

@@ -39,7 +39,7 @@ def with_floor(floor: float) -> str:
     return TEST.replace("def test_work", f"@pytest.mark.amp(floor={floor})\ndef test_work")
 
 
-def test_fast_enough(speedy: Project) -> None:
+def test_fast_enough_work_passes_and_is_recorded(speedy: Project) -> None:
     speedy.write(test_it=TEST)
     result = run(speedy, "--amp-record=record.json")
     result.assert_outcomes(passed=1)
@@ -52,7 +52,7 @@ def test_fast_enough(speedy: Project) -> None:
     }
 
 
-def test_the_markers_floor_wins(speedy: Project) -> None:
+def test_floor_of_the_marker_takes_precedence(speedy: Project) -> None:
     speedy.write(test_it=with_floor(1.8))
     result = run(speedy)
     result.assert_outcomes(failed=1)
@@ -65,12 +65,12 @@ def test_the_markers_floor_wins(speedy: Project) -> None:
     )
 
 
-def test_report_measures_and_never_fails(speedy: Project) -> None:
+def test_report_mode_never_fails(speedy: Project) -> None:
     speedy.write(test_it=with_floor(1.8))
     run(speedy, "--amp-speed=report").assert_outcomes(passed=1)
 
 
-def test_driver_that_is_not_asked_is_noted_once(speedy: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unqueried_driver_is_noted_once(speedy: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(environment, "unread", lambda _: "nvidia-ml-py is not installed")
     speedy.write(test_it=TEST, test_other=TEST)
     result = run(speedy)
@@ -81,20 +81,20 @@ def test_driver_that_is_not_asked_is_noted_once(speedy: Project, monkeypatch: py
     assert not [line for line in summary(run(speedy, "--amp-speed=off")) if "nvidia-ml-py" in line]
 
 
-def test_off_is_skipped(speedy: Project) -> None:
+def test_off_mode_is_skipped(speedy: Project) -> None:
     speedy.write(test_it=TEST)
     result = run(speedy, "--amp-speed=off")
     result.assert_outcomes(skipped=1)
     assert any("speed is off" in line for line in summary(result))
 
 
-def test_a_cpu_is_not_timed(speedy: Project) -> None:
+def test_cpu_is_not_timed(speedy: Project) -> None:
     speedy.write(test_it=TEST)
     result = speedy.here("--amp-device=cpu,simulated", "--amp-dtype=bf16")
     result.assert_outcomes(passed=1, skipped=1)
 
 
-def test_inconclusive_is_counted_apart_and_red_alone(speedy: Project) -> None:
+def test_inconclusive_test_is_counted_apart_and_red_alone(speedy: Project) -> None:
     speedy.write(test_it=with_floor(1.52))
     result = run(speedy)
     result.assert_outcomes(skipped=1)
@@ -103,19 +103,19 @@ def test_inconclusive_is_counted_apart_and_red_alone(speedy: Project) -> None:
     assert red(result)
 
 
-def test_strict_makes_inconclusive_red(speedy: Project) -> None:
+def test_strict_option_makes_inconclusive_red(speedy: Project) -> None:
     speedy.write(test_it=with_floor(1.52))
     result = run(speedy, "--amp-strict")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*inconclusive, which --amp-strict refuses"])
 
 
-def test_the_fixture_benchmark_may_come_first(speedy: Project) -> None:
+def test_benchmark_fixture_may_come_first(speedy: Project) -> None:
     speedy.write(test_it=TEST.replace("(amp)", "(benchmark, amp)"))
     run(speedy).assert_outcomes(passed=1)
 
 
-def test_a_case(project: Project) -> None:
+def test_case_is_timed_with_a_synchronizing_clock(project: Project) -> None:
     """Use the accelerator's real clock: it has no events, so that it is synchronised."""
     project.write(
         conftest=SIMULATED,

@@ -1,4 +1,4 @@
-"""Floors of cards without calibration: from other calibrations and peak rates, conservative, and said to be so."""
+"""Floors of cards without calibration: conservative, from other calibrations and peak rates, and reported as such."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_speedup_beyond_the_peak_rates_counts_as_their_ratio() -> None:
     assert floor("NVIDIA A100-SXM4-40GB", [row], over="tf32") == SHARE * 2.0
 
 
-def test_other_dtype_of_the_card_comes_before_other_cards() -> None:
+def test_other_dtype_of_the_card_takes_precedence_over_other_cards() -> None:
     rows = [
         H200,
         replace(H200, gpu="NVIDIA L4", median=3.0, floor=2.8),
@@ -89,7 +89,7 @@ def test_other_work_has_no_floor() -> None:
     assert floor("NVIDIA L4", [replace(H200, kind="step")]) is None
 
 
-def test_fp16_is_as_complete_as_bf16() -> None:
+def test_floor_measured_in_one_dtype_has_a_derived_counterpart() -> None:
     """A floor that was measured in one dtype only has a conservative counterpart."""
     keys = {row.key for row in shipped()}
     counterparts = {
@@ -120,7 +120,7 @@ ON_L4 = SIMULATED + "\n    def describe(self):\n        return 'NVIDIA L4'\n"
 UNCALIBRATED = TEST.replace("floor=1.2, ", "")
 
 
-def test_run_says_that_a_floor_is_derived(speedy: Project) -> None:
+def test_run_reports_that_a_floor_is_derived(speedy: Project) -> None:
     """A speedup of 1.5 is below half of 8 times the ratio of the peak rates, and above the no-harm floor."""
     from pytest_amp.floors import dumps
 
@@ -141,7 +141,7 @@ def test_run_says_that_a_floor_is_derived(speedy: Project) -> None:
     run(speedy, "--amp-floors=floors.json").assert_outcomes(passed=1)
 
 
-def test_run_says_that_an_unknown_card_has_few_floors(speedy: Project) -> None:
+def test_run_reports_that_an_unknown_card_has_few_floors(speedy: Project) -> None:
     from pytest_amp.floors import dumps
 
     speedy.write(conftest=SIMULATED, test_it=UNCALIBRATED)

@@ -23,7 +23,7 @@ STRANGER = 1
 
 @pytest.fixture
 def card(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[str, ...]]:
-    """Return the doubts about a card with the given processes and the given losses of the queue, first and again."""
+    """Return the doubts about a card with these processes, and these losses of its queue at first and again."""
 
     def doubts(
         there: tuple[int, ...] | None,
@@ -43,25 +43,25 @@ def card(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[str, ...]]:
     return doubts
 
 
-def test_alone(card: Callable[..., tuple[str, ...]]) -> None:
+def test_own_process_alone_raises_no_doubt(card: Callable[..., tuple[str, ...]]) -> None:
     assert card((ME,)) == ()
 
 
-def test_a_process_that_the_driver_does_not_show(card: Callable[..., tuple[str, ...]]) -> None:
+def test_process_hidden_from_the_driver_raises_doubt(card: Callable[..., tuple[str, ...]]) -> None:
     """Simulate a process in another container."""
     assert "lost between short kernels" in card((ME,), lost=0.5)[0]
 
 
-def test_a_stranger(card: Callable[..., tuple[str, ...]]) -> None:
+def test_foreign_process_raises_doubt(card: Callable[..., tuple[str, ...]]) -> None:
     assert card((ME, STRANGER)) == ("1 other process on this GPU",)
     assert card((ME, STRANGER, STRANGER)) == ("2 other processes on this GPU",)
 
 
-def test_a_host_that_is_held_up_once_is_no_process(card: Callable[..., tuple[str, ...]]) -> None:
+def test_single_interruption_raises_no_doubt(card: Callable[..., tuple[str, ...]]) -> None:
     assert card((ME,), lost=0.5, again=0.0) == ()
 
 
-def test_children_that_stand_still_are_no_doubt(card: Callable[..., tuple[str, ...]]) -> None:
+def test_idle_child_process_raises_no_doubt(card: Callable[..., tuple[str, ...]]) -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
         assert card((ME, child.pid)) == ()
         (actual,) = card((ME, child.pid), lost=0.4)
@@ -70,16 +70,16 @@ def test_children_that_stand_still_are_no_doubt(card: Callable[..., tuple[str, .
 
 
 @pytest.mark.parametrize("there", [None, (), (STRANGER,)])
-def test_where_the_driver_does_not_know_us_the_queue_decides(
+def test_launch_queue_decides_if_the_driver_lacks_this_process(
     card: Callable[..., tuple[str, ...]], there: tuple[int, ...] | None
 ) -> None:
     assert card(there) == ()
     assert "lost between short kernels" in card(there, lost=0.4)[0]
 
 
-def test_a_slowdown(card: Callable[..., tuple[str, ...]]) -> None:
+def test_slowdown_of_the_driver_raises_doubt(card: Callable[..., tuple[str, ...]]) -> None:
     assert card((ME,), throttled=("hardware thermal slowdown",)) == ("the driver reports hardware thermal slowdown",)
 
 
-def test_elsewhere_nothing_is_known() -> None:
+def test_cpu_raises_no_doubt() -> None:
     assert doubts_of(find_device("cpu")) == ()

@@ -48,7 +48,7 @@ def test_every_setting_is_pinned(kind: Float32Kind) -> None:
         assert actual == (dict.fromkeys(holders(), kind) if has_fp32_precision() else expected)
 
 
-def test_scopes_nest() -> None:
+def test_nested_scope_restores_the_outer_settings() -> None:
     with float32_precision("ieee"):
         outer = state()
         with float32_precision("tf32"):
@@ -56,7 +56,7 @@ def test_scopes_nest() -> None:
         assert state() == outer
 
 
-def test_an_exception_restores_too() -> None:
+def test_exception_restores_the_settings() -> None:
     with pytest.raises(RuntimeError, match="within"), float32_precision("tf32"):
         raise RuntimeError("within")
 
@@ -70,7 +70,7 @@ def test_older_flags_can_be_read_afterwards() -> None:
 
 
 @pytest.mark.parametrize("precision", ["highest", "high", "medium"])
-def test_a_users_matmul_precision_survives(precision: str) -> None:
+def test_matmul_precision_of_the_user_is_restored(precision: str) -> None:
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision(precision)
     try:
@@ -100,7 +100,7 @@ def cudnn_ieee() -> None:
 @needs_settings
 @pytest.mark.parametrize("setting", [as_torch_sets_it, all_tf32, cudnn_ieee])
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_was_inherited_still_is(setting: Callable[[], None], kind: Float32Kind) -> None:
+def test_inherited_setting_is_still_inherited_afterwards(setting: Callable[[], None], kind: Float32Kind) -> None:
     """A setting that followed its parent must follow it afterwards, instead of keeping the previous value."""
     backends = holders()
     try:
@@ -117,7 +117,7 @@ def test_what_was_inherited_still_is(setting: Callable[[], None], kind: Float32K
         backends["cudnn"].fp32_precision = "none"
 
 
-def test_an_unknown_kind_is_refused() -> None:
+def test_unknown_kind_is_refused() -> None:
     kind: Any = "fp32"
     with (
         pytest.raises(ValueError, match="'fp32' is not a kind of float32; expected ieee, tf32"),
@@ -126,7 +126,7 @@ def test_an_unknown_kind_is_refused() -> None:
         pass
 
 
-def test_what_is_compiled_inside_leaves_nothing() -> None:
+def test_compilation_inside_leaves_no_setting() -> None:
     """Dynamo writes the inherited value of cuda.matmul as its own."""
     before = state()
     with float32_precision("ieee"):

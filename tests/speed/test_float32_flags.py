@@ -126,7 +126,7 @@ def run(program: str, kind: Float32Kind) -> None:
 @needs_settings
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("program", [READ, ENTERED, WRITTEN, UNREADABLE, HIGH, FROZEN])
-def test_older_flags_within_a_scope(program: str, kind: Float32Kind) -> None:
+def test_older_flags_within_a_scope_leave_no_setting(program: str, kind: Float32Kind) -> None:
     run(program, kind)
 
 
@@ -177,7 +177,7 @@ def test_dtypes(amp, case):
 """
 
 
-def test_every_check_takes_a_loss_under_flags_of_cudnn(project: Project) -> None:
+def test_every_check_accepts_a_loss_under_flags_of_cudnn(project: Project) -> None:
     """CTC losses of speech models use such flags."""
     project.write(test_it=LOSS)
     project.apart("--amp-device=cpu", "--amp-dtype=bf16", "-p", "no:xdist").assert_outcomes(passed=6)

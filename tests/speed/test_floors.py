@@ -28,12 +28,12 @@ ROW = Row(
 )
 
 
-def test_there_and_back() -> None:
+def test_floors_survive_a_round_trip() -> None:
     rows = (ROW, replace(ROW, dtype="fp16", reason="a driver that is slower"))
     assert loads(dumps(rows), "it") == rows
 
 
-def test_the_shipped_file_is_sound() -> None:
+def test_shipped_file_is_valid() -> None:
     assert len({row.key for row in floors.shipped()}) == len(floors.shipped())
     assert dumps(floors.shipped()) == (Path(floors.__file__).parent / "floors.json").read_text(encoding="utf-8")
     for row in floors.shipped():
@@ -53,12 +53,12 @@ def test_the_shipped_file_is_sound() -> None:
         (dumps([ROW]).replace('"sessions": 3', '"sessions": "3"'), "sessions is '3'"),
     ],
 )
-def test_what_is_no_file_of_floors(text: str, reason: str) -> None:
+def test_invalid_file_is_refused(text: str, reason: str) -> None:
     with pytest.raises(FloorsError, match=f"^it: .*{reason}"):
         loads(text, "it")
 
 
-def test_a_floor_rises_by_itself_and_falls_with_a_reason() -> None:
+def test_floor_falls_only_with_a_reason() -> None:
     higher, lower = replace(ROW, floor=1.95, median=2.1), replace(ROW, floor=1.8)
     assert merged([ROW], [higher], None) == (higher,)
     with pytest.raises(FloorsError, match=r"1 floors would fall, such as NVIDIA H100 .* from 1.9 to 1.8; .*--reason"):
@@ -72,12 +72,12 @@ def test_a_floor_rises_by_itself_and_falls_with_a_reason() -> None:
     }  # the reason belongs to the floors that fell
 
 
-def test_other_rows_stay() -> None:
+def test_merging_retains_other_rows() -> None:
     other = replace(ROW, gpu="NVIDIA H200")
     assert set(merged([ROW, other], [replace(ROW, floor=1.95)], None)) == {replace(ROW, floor=1.95), other}
 
 
-def test_lookup() -> None:
+def test_calibrated_floor_is_found_by_its_key() -> None:
     assert floors.calibrated(ROW.key, [ROW]) == ROW
     assert floors.calibrated(("a card that nobody has", *ROW.key[1:]), [ROW]) is None
     for row in floors.shipped():
@@ -86,7 +86,7 @@ def test_lookup() -> None:
         assert floors.calibrated(row.key, [halved]) == halved
 
 
-def test_written_whole(tmp_path: Path) -> None:
+def test_file_is_read_as_written_and_missing_ones_are_named(tmp_path: Path) -> None:
     path = tmp_path / "floors.json"
     floors.write(path, [ROW])
     assert floors.read(path) == (ROW,)

@@ -51,14 +51,14 @@ def _no_benchmark(monkeypatch: pytest.MonkeyPatch) -> None:
 SHAKY = [2.0] * 30 + [4.0] * 30
 
 
-def test_fast_enough_passes(request: pytest.FixtureRequest) -> None:
+def test_fast_enough_work_passes(request: pytest.FixtureRequest) -> None:
     measured = check_simulated(request)
     assert measured is not None
     assert measured.verdict.outcome is Outcome.PASS
     assert measured.verdict.interval.median == pytest.approx(1.5)
 
 
-def test_too_slow_fails_with_every_part(request: pytest.FixtureRequest) -> None:
+def test_too_slow_work_fails_with_a_complete_message(request: pytest.FixtureRequest) -> None:
     with pytest.raises(AmpFailure) as failure:
         check_simulated(request, candidate=4.0)
     lines = str(failure.value).splitlines()
@@ -69,12 +69,12 @@ def test_too_slow_fails_with_every_part(request: pytest.FixtureRequest) -> None:
     assert [line.split()[0] for line in lines[1:]] == ["floor", "now", "likely", "accept"]
 
 
-def test_inconclusive_is_skipped(request: pytest.FixtureRequest) -> None:
+def test_inconclusive_check_is_skipped(request: pytest.FixtureRequest) -> None:
     with pytest.raises(pytest.skip.Exception, match=r"^inconclusive: sums: the times of one arm vary by .* floor 1.2"):
         check_simulated(request, reference=8.0, candidate=SHAKY)
 
 
-def test_strict_refuses_inconclusive(request: pytest.FixtureRequest) -> None:
+def test_strict_mode_refuses_inconclusive(request: pytest.FixtureRequest) -> None:
     with pytest.raises((AmpFailure, pytest.skip.Exception), match="inconclusive") as failure:  # a skip would pass here
         check_simulated(request, reference=8.0, candidate=SHAKY, strict=True)
     assert "inconclusive, which --amp-strict refuses" in str(failure.value)
@@ -84,19 +84,19 @@ def test_strict_refuses_inconclusive(request: pytest.FixtureRequest) -> None:
 @pytest.mark.parametrize(
     ("candidate", "outcome"), [([4.0], Outcome.FAIL), (SHAKY, Outcome.INCONCLUSIVE), ([2.0], Outcome.PASS)]
 )
-def test_report_never_fails(request: pytest.FixtureRequest, candidate: list[float], outcome: Outcome) -> None:
+def test_report_mode_never_fails(request: pytest.FixtureRequest, candidate: list[float], outcome: Outcome) -> None:
     measured = check_simulated(request, candidate=candidate, mode="report", strict=True)
     assert measured is not None
     assert measured.verdict.outcome is outcome
 
 
-def test_off_is_skipped_with_the_reason(request: pytest.FixtureRequest) -> None:
+def test_off_mode_is_skipped_with_its_reason(request: pytest.FixtureRequest) -> None:
     with pytest.raises(pytest.skip.Exception, match="speed is off: by request"):
         check_simulated(request, mode="off")
 
 
 @pytest.mark.parametrize("candidate", [2.0, 4.0])
-def test_what_is_observed(request: pytest.FixtureRequest, candidate: float) -> None:
+def test_speedup_times_and_conditions_are_observed(request: pytest.FixtureRequest, candidate: float) -> None:
     observed = Noted()
     check_simulated(request, candidate=candidate, mode="report", observe=observed.observe)
     ratio = pytest.approx(3.0 / candidate)
@@ -114,7 +114,7 @@ def test_what_is_observed(request: pytest.FixtureRequest, candidate: float) -> N
         assert observed.facts[f"sums/over-fp32/step/{name}"] == {"kind": "seconds", "unit": "s", **ends}
 
 
-def test_what_is_in_doubt_is_observed_without_a_direction(request: pytest.FixtureRequest) -> None:
+def test_doubtful_speedup_is_observed_without_a_direction(request: pytest.FixtureRequest) -> None:
     """No baseline judges it, and nothing is judged by it."""
     doubtful, sound, name = Noted(), Noted(), "sums/over-fp32/step/speedup"
     with pytest.raises(pytest.skip.Exception, match="inconclusive: sums"):
@@ -140,7 +140,7 @@ class H100(CpuDevice):
         ("fp32", 2.0, Outcome.INCONCLUSIVE),
     ],
 )
-def test_a_speedup_beyond_the_card(
+def test_speedup_beyond_the_card_is_inconclusive(
     request: pytest.FixtureRequest, over: str, ceiling: float | None, outcome: Outcome
 ) -> None:
     def step(autocast: Autocast) -> float:
@@ -155,7 +155,7 @@ def test_a_speedup_beyond_the_card(
 
 
 @pytest.mark.parametrize(("mode", "skipped"), [("gate", True), ("report", False)])
-def test_a_device_without_a_clock_is_inconclusive(
+def test_device_without_a_clock_is_inconclusive(
     request: pytest.FixtureRequest,
     mode: str,
     skipped: bool,  # noqa: FBT001
@@ -172,7 +172,7 @@ def test_a_device_without_a_clock_is_inconclusive(
         assert check_speedup(step, Demand("sums", 0.9, "fp32"), conditions, request) is None
 
 
-def test_bad_demands_are_refused() -> None:
+def test_invalid_demands_are_refused() -> None:
     with pytest.raises(ValueError, match="versus='ieee' is no kind of float32; expected fp32, tf32"):
         Demand("sums", 0.9, "ieee")
     with pytest.raises(ValueError, match="kind='eager' is nothing that is timed; expected device, step"):
@@ -182,7 +182,7 @@ def test_bad_demands_are_refused() -> None:
             Demand("sums", floor, "fp32")
 
 
-def test_data_is_seeded_and_made_anew_to_confirm_a_failure(request: pytest.FixtureRequest) -> None:
+def test_data_is_seeded_and_recreated_to_confirm_a_failure(request: pytest.FixtureRequest) -> None:
     result: list[float] = []
 
     def make_step() -> TimedStep:
@@ -222,7 +222,7 @@ def test_float32_is_pinned_while_both_arms_run(request: pytest.FixtureRequest, o
 
 
 @pytest.mark.parametrize("precision", [BF16, FP16], ids=lambda precision: precision.name)
-def test_the_arms_differ_by_autocast_alone(precision: object) -> None:
+def test_arms_differ_only_by_autocast(precision: object) -> None:
     dtype = BF16.dtype if precision is BF16 else FP16.dtype
     weight = torch.ones(4, 4)
     arms = arms_of(step_of(lambda: lambda: weight @ weight), find_device("cpu"), dtype)
@@ -232,7 +232,7 @@ def test_the_arms_differ_by_autocast_alone(precision: object) -> None:
     assert (reference.dtype, candidate.dtype) == (torch.float32, dtype)
 
 
-def test_a_training_step_makes_its_gradients_anew() -> None:
+def test_training_step_creates_new_gradients() -> None:
     model = torch.nn.Linear(4, 1)
     batch = torch.ones(2, 4)
     observed: list[bool] = []
@@ -254,7 +254,7 @@ def test_a_training_step_makes_its_gradients_anew() -> None:
     assert observed == [False, True]
 
 
-def test_a_case_is_timed_as_a_training_step() -> None:
+def test_case_is_timed_as_a_training_step() -> None:
     case = mlp(inputs=4, width=8, classes=3, batch=2)
     make = step_maker(case, find_device("cpu"), seed=3)
     arms = arms_of(make(), find_device("cpu"), torch.bfloat16)
@@ -266,7 +266,7 @@ def test_a_case_is_timed_as_a_training_step() -> None:
     assert torch.equal(reference, torch.as_tensor(again.reference())), "made anew from the same seed"
 
 
-def test_names_of_work() -> None:
+def test_work_is_named_after_its_case_or_function() -> None:
     def product() -> Callable[[], object]:
         return object
 

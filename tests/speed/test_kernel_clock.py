@@ -60,7 +60,7 @@ def test_products_are_cast_no_more_than_needed(request: pytest.FixtureRequest, p
 
 
 @pytest.mark.parametrize("precision", sorted(LOW))
-def test_a_training_step_is_cast_no_more_than_needed(request: pytest.FixtureRequest, precision: str) -> None:
+def test_training_step_is_cast_no_more_than_needed(request: pytest.FixtureRequest, precision: str) -> None:
     """Run forward and backward of one shared layer: the gradients of its uses are added before the cast back."""
     layer = torch.nn.Linear(4, 4, bias=False)
 

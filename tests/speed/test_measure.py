@@ -20,7 +20,7 @@ def measured(*arms: Arms, ceiling: float | None = None) -> tuple[Measured, int]:
     return actual, len(arms) - len(left)
 
 
-def test_a_pass_needs_one_measurement() -> None:
+def test_pass_needs_one_measurement() -> None:
     actual, result = measured(taking(4.0, 2.0), taking(4.0, 2.0))
     assert (actual.verdict.outcome, result) == (Outcome.PASS, 1)
     assert actual.verdict.interval.median == pytest.approx(2.0)
@@ -28,7 +28,7 @@ def test_a_pass_needs_one_measurement() -> None:
     assert actual.candidate == (2.0,) * 24
 
 
-def test_a_slow_candidate_fails_twice() -> None:
+def test_slow_candidate_is_measured_twice_and_fails() -> None:
     actual, result = measured(taking(4.0, 4.0), taking(4.0, 5.0))
     assert (actual.verdict.outcome, result) == (Outcome.FAIL, 2)
     assert actual.verdict.unconfirmed is not None
@@ -36,13 +36,13 @@ def test_a_slow_candidate_fails_twice() -> None:
     assert actual.verdict.interval.median == pytest.approx(0.8)
 
 
-def test_a_failure_that_does_not_come_again_is_inconclusive() -> None:
+def test_unconfirmed_failure_is_inconclusive() -> None:
     actual, result = measured(taking(4.0, 4.0), taking(4.0, 2.0))
     assert (actual.verdict.outcome, result) == (Outcome.INCONCLUSIVE, 2)
     assert actual.verdict.reasons == ("a first measurement failed at 1 [1, 1], a second did not",)
 
 
-def test_a_busy_machine_is_neither_red_nor_green() -> None:
+def test_busy_machine_is_inconclusive() -> None:
     busy = [2.0] * 30 + [4.0] * 30
     for candidate in (busy, [4 * seconds for seconds in busy]):
         actual, result = measured(taking(8.0, candidate))
@@ -50,7 +50,7 @@ def test_a_busy_machine_is_neither_red_nor_green() -> None:
         assert "vary by a factor of 2.00" in actual.verdict.reasons[0]
 
 
-def test_a_speedup_beyond_the_device_is_inconclusive() -> None:
+def test_speedup_beyond_the_device_is_inconclusive() -> None:
     assert measured(taking(4.0, 2.0), ceiling=1.9)[0].verdict.outcome is Outcome.PASS
     actual, _ = measured(taking(4.0, 1.0), ceiling=2.0)
     assert actual.verdict.outcome is Outcome.INCONCLUSIVE

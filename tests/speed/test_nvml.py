@@ -1,4 +1,4 @@
-"""Facts of NVIDIA's driver, from a simulated pynvml; and what is said without one."""
+"""Facts of NVIDIA's driver from a simulated pynvml, and the reason that is reported without one."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def not_installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.parametrize("uuid", ["1", "GPU-1"])
 @pytest.mark.usefixtures("library")
-def test_driver_is_asked(uuid: str) -> None:
+def test_driver_is_queried(uuid: str) -> None:
     assert nvml.lacking() is None
     assert nvml.driver_version() == "580.1"
     assert nvml.throttled(uuid) == ("hardware thermal slowdown",)
@@ -82,7 +82,9 @@ def test_driver_is_asked(uuid: str) -> None:
 @pytest.mark.parametrize(
     "name", ["nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"]
 )
-def test_reasons_have_two_names(library: Library, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_throttle_reasons_are_read_under_either_name(
+    library: Library, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(handle: str) -> int:
         raise NVMLError(f"Function Not Found: {handle}")
 
@@ -94,7 +96,7 @@ def test_reasons_have_two_names(library: Library, name: str, monkeypatch: pytest
 
 
 @pytest.mark.usefixtures("library")
-def test_card_that_the_driver_does_not_know_has_no_facts() -> None:
+def test_unknown_card_has_no_facts() -> None:
     assert nvml.throttled("2") == ()
     assert nvml.processes("2") is None
 
@@ -106,7 +108,7 @@ def test_driver_that_does_not_start_is_named(library: Library) -> None:
 
 
 @pytest.mark.usefixtures("not_installed")
-def test_package_that_is_not_installed_is_named() -> None:
+def test_missing_package_is_named() -> None:
     assert nvml.lacking() == "nvidia-ml-py is not installed"
     assert (nvml.driver_version(), nvml.throttled("1"), nvml.processes("1")) == (None, (), None)
 
@@ -126,7 +128,7 @@ def test_provenance_has_the_drivers_version(card: CudaDevice) -> None:
 
 
 @pytest.mark.usefixtures("not_installed")
-def test_timing_says_why_the_driver_is_not_asked(card: CudaDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unqueried_driver_has_a_reason(card: CudaDevice, monkeypatch: pytest.MonkeyPatch) -> None:
     assert unread(card) == "nvidia-ml-py is not installed"
     assert unread(find_device("cpu")) is None
     monkeypatch.setattr(torch.version, "hip", "6.4")
@@ -134,7 +136,7 @@ def test_timing_says_why_the_driver_is_not_asked(card: CudaDevice, monkeypatch: 
 
 
 @pytest.mark.usefixtures("not_installed")
-def test_provenance_says_why_the_driver_is_unknown(card: CudaDevice) -> None:
+def test_provenance_names_why_the_driver_is_unknown(card: CudaDevice) -> None:
     provenance = card.provenance()
     assert provenance["driver"] == "unknown (nvidia-ml-py is not installed)"
     old: dict[str, Any] = {"torch": "2.13", "devices": {"cuda": {**provenance, "driver": "570"}}}
@@ -142,7 +144,7 @@ def test_provenance_says_why_the_driver_is_unknown(card: CudaDevice) -> None:
     assert "driver" not in likely_cause(old, new, "cuda")
 
 
-def test_gpu_off_the_bus_is_named(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lost_gpu_is_named(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
     def uuid_of(handle: int) -> str:
         if handle == 1:
             raise NVMLError("GPU is lost")

@@ -29,7 +29,7 @@ def noting(order: list[str]) -> Arms:
     return Arms(lambda: call("A", 3e-3), lambda: call("B", 2e-3))
 
 
-def test_a_quad_is_reference_candidate_candidate_reference() -> None:
+def test_quad_is_reference_candidate_candidate_reference() -> None:
     order: list[str] = []
     measured = measurement(noting(order))
     order.clear()
@@ -40,39 +40,39 @@ def test_a_quad_is_reference_candidate_candidate_reference() -> None:
     assert measured.candidate == [2e-3, 2e-3]
 
 
-def test_a_block_is_its_fastest_timing() -> None:
+def test_block_is_its_fastest_timing() -> None:
     quad = Quad((3.0, 2.0, 9.0), (1.0, 5.0), (4.0, 1.0), (8.0, 2.0))
     assert (quad.reference, quad.candidate) == ((2.0, 2.0), (1.0, 1.0))
     assert math.exp(quad.log_ratio) == pytest.approx(2.0)
 
 
-def test_drift_cancels() -> None:
+def test_drift_cancels_in_a_quad() -> None:
     """A machine that slows down by the same factor with each block shows the same ratio as without."""
     slower = 1.05
     quad = Quad((2.0,), (1.0 * slower,), (1.0 * slower**2,), (2.0 * slower**3,))
     assert math.exp(quad.log_ratio) == pytest.approx(2.0)
 
 
-def test_the_slow_arm_is_never_timed_more_often() -> None:
+def test_slow_arm_is_not_repeated_more_often() -> None:
     measured = measurement(taking(40e-6, 20e-6))
     assert measured.repeats == (32, 64), "as often as makes a timing last a millisecond"
     assert measured.repeats[0] * 40e-6 >= PLAN.shortest
 
 
-def test_both_arms_are_warmed_in_turn() -> None:
+def test_arms_are_warmed_up_alternately() -> None:
     order: list[str] = []
     measurement(noting(order), Plan(warm_up=0.04))
     assert "".join(order).endswith("AABBAABBAABBAABB")
 
 
-def test_long_calls_get_smaller_blocks() -> None:
+def test_long_calls_have_smaller_blocks() -> None:
     """The first 12 quads take four of the five seconds."""
     assert measurement(taking(0.01, 0.01)).timings == 5
     assert measurement(taking(0.05, 0.02)).timings == 2
     assert measurement(taking(2.0, 1.0)).timings == 1
 
 
-def test_a_look_beyond_the_budget_is_too_dear() -> None:
+def test_look_beyond_the_budget_is_not_affordable() -> None:
     measured = measurement(taking(0.01, 0.01))
     for _ in range(12):
         measured.quad()
@@ -89,7 +89,7 @@ def test_spread_is_that_of_the_worse_arm() -> None:
     assert measured.spread == pytest.approx(2.0)
 
 
-def test_a_clock_that_sees_little_of_the_time_is_doubted() -> None:
+def test_clock_that_misses_most_of_the_time_is_doubted() -> None:
     clock = SimulatedClock()
     half_seen = Measurement(taking(3e-3, 2e-3), clock, PLAN, now=lambda: clock.now() * 1.8)
     assert half_seen.doubts == ()
@@ -97,7 +97,7 @@ def test_a_clock_that_sees_little_of_the_time_is_doubted() -> None:
     assert "the clock saw 25% of the time" in hardly_seen.doubts[0]
 
 
-def test_a_clock_that_sees_one_arm_alone_is_doubted() -> None:
+def test_clock_that_misses_one_arm_is_doubted() -> None:
     """Work under autocast on a stream of its own is one cause: the other arm does not vouch for it."""
     clock, arms = SimulatedClock(), taking(3e-3, 2e-3)
     unseen = 0
@@ -111,6 +111,6 @@ def test_a_clock_that_sees_one_arm_alone_is_doubted() -> None:
     assert "the clock saw 9% of the time" in actual.doubts[0]
 
 
-def test_a_clock_that_stands_still_is_an_error() -> None:
+def test_stopped_clock_is_an_error() -> None:
     with pytest.raises(ClockError, match="stood still"):
         measurement(taking(0.0, 2e-3))

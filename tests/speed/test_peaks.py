@@ -36,7 +36,7 @@ from pytest_amp.speed.peaks import Peaks, all_peaks, peaks_of
         ("x86_64 AVX512", None),
     ],
 )
-def test_a_driver_name_finds_its_card_and_no_other(device_name: str, card: str | None) -> None:
+def test_driver_name_matches_only_its_card(device_name: str, card: str | None) -> None:
     actual = [peaks.name for peaks in all_peaks() if re.search(peaks.match, device_name)]
     assert actual == ([card] if card else [])
     peaks = peaks_of(device_name)
@@ -54,7 +54,7 @@ def test_each_row_is_plausible_and_has_a_source(peaks: Peaks) -> None:
         assert ceiling is None or 1.95 <= ceiling <= 2.1
 
 
-def test_ceilings() -> None:
+def test_ceilings_follow_the_peak_rates() -> None:
     h100, a10g, t4 = (peaks_of(name) for name in ("NVIDIA H100 80GB HBM3", "NVIDIA A10G", "Tesla T4"))
     assert h100 is not None
     assert a10g is not None

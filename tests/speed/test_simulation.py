@@ -117,7 +117,7 @@ STEADY = (quiet, clock_drift, two_clocks, heavy_tails, power_limit, busy_neighbo
 
 
 @pytest.mark.parametrize("noise", STEADY, ids=lambda noise: noise.__name__)
-def test_rates_against_a_floor(noise: Noise) -> None:
+def test_error_rates_against_a_floor_are_low(noise: Noise) -> None:
     """Take steps of the true speedup: 2 % above the floor, and 10 % and 20 % below it."""
     assert share(noise, 1.02, FAIL) == 0, "false red, 2 % above the floor"
     assert share(noise, 1.10, PASS) >= 0.97, "a clear gain passes"
@@ -126,8 +126,8 @@ def test_rates_against_a_floor(noise: Noise) -> None:
     assert share(noise, 0.80, FAIL) >= 0.99, "a loss of 20 % is found"
 
 
-def test_rates_where_everything_goes_wrong() -> None:
-    """All noise together makes it undecided more often, and wrong no more often."""
+def test_error_rates_under_combined_noise_are_low() -> None:
+    """With all noise combined the rule is undecided more often, and wrong no more often."""
     assert share(all_at_once, 1.02, FAIL) <= 0.001
     assert share(all_at_once, 0.90, PASS) <= 0.001
     assert share(all_at_once, 0.80, FAIL) >= 0.90
@@ -144,14 +144,14 @@ def against_a_baseline(noise: Noise, change: float, kind: str, trials: int = TRI
     return {outcome: count / trials for outcome, count in actual.items()}
 
 
-def test_a_loss_of_two_percent_of_device_time_is_red() -> None:
+def test_loss_of_two_percent_of_device_time_is_red() -> None:
     actual = against_a_baseline(replayed, 0.98, "device")
     assert actual[FAIL] >= 0.95
     assert actual[PASS] == 0
     assert against_a_baseline(replayed, 0.975, "device")[FAIL] >= 0.999
 
 
-def test_a_healthy_card_is_not_red() -> None:
+def test_healthy_card_is_not_red() -> None:
     """No check of 5000 is red."""
     assert against_a_baseline(replayed, 1.0, "device", trials=5000)[FAIL] == 0
 
@@ -191,7 +191,7 @@ class Nights:
         return actual
 
 
-def test_a_healthy_card_is_not_red_once_in_a_quarter() -> None:
+def test_calibrated_checks_of_a_healthy_card_are_hardly_ever_red() -> None:
     """Run ten times ninety nights, with every calibrated check of device time that a baseline judges."""
     ((limit, tolerance),) = TOLERANCES["device"]
     spreads = [row.spread for row in shipped() if row.kind == "device" and row.spread <= limit]
@@ -200,22 +200,20 @@ def test_a_healthy_card_is_not_red_once_in_a_quarter() -> None:
     assert sum(Nights("device", spread, tolerance).red(900, rng) for spread in spreads) <= 1
 
 
-def test_what_differs_more_between_processes_would_be() -> None:
+def test_larger_spread_between_processes_is_often_red() -> None:
     """Twice the spread that a baseline may judge: red once in twenty nights."""
     ((limit, tolerance),) = TOLERANCES["device"]
     assert Nights("device", 2 * limit, tolerance).red(900, np.random.default_rng(13)) > 20
 
 
 @pytest.mark.parametrize(("spread", "tolerance"), TOLERANCES["step"])
-def test_a_healthy_step_is_not_red(spread: float, tolerance: float) -> None:
+def test_healthy_step_is_not_red(spread: float, tolerance: float) -> None:
     """No night of 2000 is red at the smallest spread with this tolerance."""
     assert Nights("step", spread, tolerance).red(2000, np.random.default_rng(13)) == 0
 
 
 @pytest.mark.parametrize(("looks", "least"), [(LOOKS, 0.96), (LOOKS[:2], 0.94), (LOOKS[:1], 0.85)])
-def test_a_step_that_takes_a_tenth_longer_is_red_where_its_spread_allows_it(
-    looks: tuple[int, ...], least: float
-) -> None:
+def test_step_a_tenth_longer_is_red_with_a_small_spread(looks: tuple[int, ...], least: float) -> None:
     """Judge the smallest spread that may lose 3 %, with any number of quads; with 6 %, at most half are red."""
     (spread, tolerance), (_, more) = TOLERANCES["step"]
     rng = np.random.default_rng(13)
@@ -223,7 +221,7 @@ def test_a_step_that_takes_a_tenth_longer_is_red_where_its_spread_allows_it(
     assert Nights("step", spread, more, looks).red(500, rng, 1 / 1.1) <= 0.5 * 500
 
 
-def test_a_loss_of_a_tenth_of_step_time_is_red_where_it_is_quiet() -> None:
+def test_loss_of_a_tenth_of_step_time_is_red_with_little_noise() -> None:
     actual = against_a_baseline(quiet, 0.90, "step")
     assert actual[FAIL] >= 0.99
     assert actual[PASS] <= 0.005

@@ -21,13 +21,13 @@ def test_work_of_every_kind_is_timed(kind: str) -> None:
     assert [work.name for work in WORKS if work.name.startswith(kind)]
 
 
-def test_names_are_those_of_one_piece_each() -> None:
+def test_names_of_work_are_unique() -> None:
     for works in (WORKS, ON_A_CPU):
         assert len({work.name for work in works}) == len(works)
     assert {work.kind for work in WORKS} == set(SECONDS) == set(ROWS)
 
 
-def test_a_cpu_reports_what_it_measures(project: Project) -> None:
+def test_cpu_reports_measured_times(project: Project) -> None:
     """Each speedup of its step times has an interval, and no direction: nothing is judged."""
     suite = str(ROOT / "suites" / "speed" / "test_speedups.py")
     options = ("--amp-device=cpu", "--amp-dtype=bf16", "--amp-speed=report", "--amp-record=record.json")

@@ -179,7 +179,7 @@ def test_one_percent_longer_and_a_gain_of_both_pass(bench: Bench, reference: flo
     assert bench.check(reference, candidate)
 
 
-def test_time_that_is_longer_once_is_not_red(bench: Bench) -> None:
+def test_single_longer_time_is_not_red(bench: Bench) -> None:
     """The interval of two measurements encloses both; the second one has new arms, and goes on where these ended."""
     bench.record()
     slow_first = [itertools.chain([1.05 * usual] * CALLS, itertools.repeat(usual)) for usual in (3.0, 2.0)]
@@ -225,11 +225,11 @@ def test_red_names_the_kernel_that_changed_and_the_largest(bench: Bench) -> None
         ("a text", [["a", 2e-3, 1.0]], "largest: a 2 ms; the baseline names no kernels"),
     ],
 )
-def test_kernels_in_words(before: Value, now: Value, says: str) -> None:
+def test_kernel_changes_are_described(before: Value, now: Value, says: str) -> None:
     assert kernels_in_words(before, now) == says
 
 
-def test_kernel_that_is_just_below_the_recorded_ones_did_not_change_most() -> None:
+def test_unrecorded_kernel_is_not_named_as_changed_most() -> None:
     before: list[Value] = [[f"kernel{number}", 1e-3 + 1e-5 * number, 0.1] for number in range(KERNELS)]
     now: list[Value] = [["kernel7", 1.2e-3, 0.1], ["another", 1.005e-3, 0.1], *before[1:-1]]
     assert kernels_in_words(before, now) == "largest, and changed most: kernel7 1.07 -> 1.2 ms"
@@ -291,14 +291,14 @@ def test_yardstick_within_its_noise_has_not_moved(name: str, limit: float) -> No
         assert bool(terms(before, measured_on(width=0).to_json(), now.to_json()).reason) == moved
 
 
-def test_hosts_launches_do_not_matter_for_device_time(bench: Bench) -> None:
+def test_host_launches_do_not_affect_device_time(bench: Bench) -> None:
     bench.record()
     bench.check(place=measured_on(host_launch=2.0))
     assert (bench.verdicts()["autocast-time"], bench.notes) == (Verdict.PASS, [])
 
 
 @pytest.mark.parametrize("place", [measured_on("GPU-2"), measured_on(host="another CPU")], ids=["card", "host"])
-def test_step_time_of_another_place_is_not_compared(bench: Bench, place: Conditions) -> None:
+def test_step_time_of_another_card_or_host_is_not_compared(bench: Bench, place: Conditions) -> None:
     bench.kind = "step"
     bench.record()
     bench.check(3.6, 2.4, place=place)
@@ -353,7 +353,7 @@ def test_improvement_keeps_the_required_floor(bench: Bench) -> None:
     ]
 
 
-def test_gain_of_float32_hides_no_slower_autocast(bench: Bench) -> None:
+def test_gain_of_float32_does_not_hide_slower_autocast(bench: Bench) -> None:
     """Neither in the check, nor in a comparison of two records."""
     bench.record()
     assert bench.red(2.7, 2.04)[0].endswith("bf16 takes 2 % longer, TF32 takes 10 % less time")

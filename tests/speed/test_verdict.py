@@ -28,7 +28,7 @@ PASS, FAIL, INCONCLUSIVE = Outcome.PASS, Outcome.FAIL, Outcome.INCONCLUSIVE
 
 
 @pytest.mark.parametrize(("count", "rank"), [(7, 0), (8, 1), (12, 2), (24, 6), (48, 15)])
-def test_rank_at_99_percent(count: int, rank: int) -> None:
+def test_rank_at_99_percent_has_known_values(count: int, rank: int) -> None:
     assert order_statistic_rank(count) == rank
 
 
@@ -46,7 +46,7 @@ def test_rank_covers_the_median_and_no_higher_rank_does(count: int, confidence: 
     assert 2 * (rank + 1) > count + 1 or coverage(rank + 1) < confidence
 
 
-def test_interval_is_made_of_order_statistics() -> None:
+def test_interval_consists_of_order_statistics() -> None:
     ratios = [1.0 + n / 100 for n in range(12)]
     shuffled = [math.log(ratios[n * 5 % 12]) for n in range(12)]
     actual = median_interval(shuffled)
@@ -58,7 +58,7 @@ def test_interval_of_too_few_values_is_unbounded() -> None:
     assert median_interval([0.0] * 7) == Interval(0.0, 1.0, math.inf, 7)
 
 
-def test_half_the_width_of_an_interval_is_a_part_of_it() -> None:
+def test_half_width_is_relative_to_the_median() -> None:
     assert Interval(1.98, 2.0, 2.0196, 12).half_width == pytest.approx(0.01)
     assert Interval(0.0, 1.0, math.inf, 7).half_width == math.inf
 
@@ -83,11 +83,11 @@ def test_interval_of_no_numbers_is_refused(values: list[float]) -> None:
         (Interval(0.10, 0.11, 0.12, 48), FAIL),
     ],
 )
-def test_judge(interval: Interval, outcome: Outcome) -> None:
+def test_interval_is_judged_by_floor_and_margin(interval: Interval, outcome: Outcome) -> None:
     assert judge(interval, Rule(1.0)) is outcome
 
 
-def test_margin_can_be_finer() -> None:
+def test_finer_margin_decides_sooner() -> None:
     interval = Interval(0.90, 0.95, 0.99, 12)
     assert judge(interval, Rule(1.0, margin=1.005)) is FAIL
     assert judge(interval, Rule(1.0, margin=EAGER_MARGIN)) is INCONCLUSIVE
@@ -105,7 +105,7 @@ def test_first_look_ends_a_clear_case(ratio: float, outcome: Outcome) -> None:
     assert (verdict.outcome, verdict.interval.quads, len(left), verdict.reasons) == (outcome, 12, 36, ())
 
 
-def test_a_wide_interval_that_decides_is_made_narrower_where_there_is_time() -> None:
+def test_wide_decisive_interval_is_narrowed_within_the_budget() -> None:
     """Another process's speedup may be compared with it."""
     ratios = [1.19, 1.21] * 6 + [1.2] * 36
     sample, left = drawn(ratios)
@@ -119,21 +119,21 @@ def test_a_wide_interval_that_decides_is_made_narrower_where_there_is_time() -> 
     assert decide(sample, Rule(1.0, precision=0.02)).interval.quads == 12
 
 
-def test_looks_go_on_until_one_is_decisive() -> None:
+def test_looks_continue_until_one_is_decisive() -> None:
     noisy = [0.5, 1.5] * 6 + [1.1] * 12
     sample, left = drawn(noisy + [1.1] * 24)
     verdict = decide(sample, Rule(1.0))
     assert (verdict.outcome, verdict.interval.quads, len(left)) == (PASS, 48, 0)
 
 
-def test_no_look_is_decisive() -> None:
+def test_undecided_looks_are_inconclusive() -> None:
     sample, left = drawn([0.8, 1.2] * 24)
     verdict = decide(sample, Rule(1.0))
     assert (verdict.outcome, left) == (INCONCLUSIVE, [])
     assert verdict.reasons == ("undecided after 48 quads",)
 
 
-def test_a_look_that_is_too_dear_is_not_begun() -> None:
+def test_unaffordable_look_is_not_started() -> None:
     looks = []
 
     def affordable(further: int, outcome: Outcome) -> bool:
@@ -146,7 +146,7 @@ def test_a_look_that_is_too_dear_is_not_begun() -> None:
     assert verdict.reasons == ("undecided after 24 quads, when the time was up",)
 
 
-def test_doubts() -> None:
+def test_doubts_name_spread_and_ceiling() -> None:
     interval = Interval(2.0, 2.1, 2.2, 12)
     assert doubts(interval, spread=1.5, ceiling=None) == ()
     assert doubts(interval, spread=1.5, ceiling=2.0) == ()
@@ -157,14 +157,14 @@ def test_doubts() -> None:
 
 
 @pytest.mark.parametrize("outcome", [PASS, FAIL])
-def test_doubt_takes_the_verdict_away(outcome: Outcome) -> None:
+def test_doubt_makes_a_verdict_inconclusive(outcome: Outcome) -> None:
     verdict = SpeedVerdict(outcome, Interval(1, 1, 1, 12), Rule(1.0))
     assert doubted(verdict, ()) is verdict
     assert doubted(verdict, ("shaky",)) == SpeedVerdict(INCONCLUSIVE, verdict.interval, verdict.rule, ("shaky",))
 
 
 @pytest.mark.parametrize(("second", "outcome"), [(FAIL, FAIL), (PASS, INCONCLUSIVE), (INCONCLUSIVE, INCONCLUSIVE)])
-def test_a_failure_needs_a_second_one(second: Outcome, outcome: Outcome) -> None:
+def test_failure_needs_confirmation(second: Outcome, outcome: Outcome) -> None:
     rule = Rule(1.0)
     first = SpeedVerdict(FAIL, Interval(0.7, 0.8, 0.9, 12), rule)
     both = confirmed(first, SpeedVerdict(second, Interval(0.8, 0.9, 1.0, 48), rule))

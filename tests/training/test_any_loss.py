@@ -64,7 +64,7 @@ def returns_its_loss(iteration: Iteration) -> torch.Tensor:
     [(goes_back_only, BF16), (returns_its_loss, BF16), (usual, BF16), (usual, FP16)],
     ids=["backward", "returned", "scaled", "scaled fp16"],
 )
-def test_loss_of_a_loop_is_seen(step: Train, precision: Precision) -> None:
+def test_loss_of_a_loop_is_observed(step: Train, precision: Precision) -> None:
     losses = train(step, precision=precision).losses
     assert losses[-1] < losses[0] < 2
 
@@ -74,7 +74,7 @@ def returns_an_accuracy(iteration: Iteration) -> float:
     return 0.5
 
 
-def test_number_that_a_step_returns_beside_its_loss_is_not_the_loss() -> None:
+def test_returned_accuracy_is_not_taken_for_the_loss() -> None:
     losses = train(returns_an_accuracy).losses
     assert losses[-1] < losses[0]
     assert losses[0] != 0.5
@@ -113,7 +113,7 @@ def own_region_by_a_decorator(iteration: Iteration) -> None:
         (own_region_by_a_decorator, inspect.unwrap(decorated_loss).__code__.co_firstlineno),
     ],
 )
-def test_run_in_float32_that_is_under_autocast_is_named_by_its_region(step: Train, line: int) -> None:
+def test_float32_run_under_autocast_is_named_by_its_region(step: Train, line: int) -> None:
     with pytest.raises(AmpFailure, match="the run in float32 is under autocast") as raised:
         train(step)
     assert raised.match(rf"line +\S*test_any_loss\.py:{line}\b")
@@ -128,7 +128,7 @@ def garbage_in_one_layer(iteration: Iteration) -> None:
     iteration.optimizer.step()
 
 
-def test_garbage_in_one_layer_is_named_though_the_loss_falls() -> None:
+def test_wrong_gradient_of_one_layer_is_named() -> None:
     with pytest.raises(AmpFailure, match=r"step 0: the gradient of last\.bias is not that of float32"):
         train(garbage_in_one_layer, steps=2)
 

@@ -1,4 +1,4 @@
-"""Band: its width comes from the companions, it closes over every step, and NaN is outside."""
+"""Band of losses: its width comes from the companion runs, and losses that are not finite are outside."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pytest_amp.training import WIDTH, make_band
 LOSSES = [4.0, 3.0, 2.0, 1.0]
 
 
-def test_half_of_its_width_is_so_many_spreads() -> None:
+def test_band_width_is_a_multiple_of_the_spread() -> None:
     curves = [[x + 0.1 for x in LOSSES], [x - 0.1 for x in LOSSES]]
     band = make_band(LOSSES, curves, u=2.0**-20)
     assert band.spread == pytest.approx([0.1] * 4)
@@ -17,12 +17,12 @@ def test_half_of_its_width_is_so_many_spreads() -> None:
     assert make_band(LOSSES, curves, u=2.0**-20, scale=0.5).half == pytest.approx([0.05 * WIDTH] * 4)
 
 
-def test_it_is_never_narrower_than_two_roundings_of_the_loss() -> None:
+def test_band_is_at_least_two_roundings_wide() -> None:
     assert make_band(LOSSES, [LOSSES], u=2.0**-8).half == pytest.approx([x * 2.0**-7 for x in LOSSES])
 
 
 @pytest.mark.parametrize("value", [1.0 + 0.11 * WIDTH, float("nan"), float("inf"), -float("inf")])
-def test_what_is_outside(value: float) -> None:
+def test_first_loss_outside_the_band_is_found(value: float) -> None:
     band = make_band(LOSSES, [[x + 0.1 for x in LOSSES]], u=2.0**-20)
     assert band.leaves([4.0, 3.0, 2.0, value]) == 3
     assert band.leaves([4.0, 3.0 + 0.09 * WIDTH, 2.0, 1.0]) is None

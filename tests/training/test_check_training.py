@@ -61,7 +61,7 @@ def finish(iteration: TrainingIteration, loss: torch.Tensor) -> None:
 
 @BOTH
 @pytest.mark.parametrize("optimizer", [sgd, adamw])
-def test_the_usual_step_passes(precision: Precision, optimizer: MakeOptimizer) -> None:
+def test_standard_step_passes(precision: Precision, optimizer: MakeOptimizer) -> None:
     observed = Noted()
     actual = run(precision=precision, optimizer=optimizer, observed=observed)
     assert len(actual.losses) == 12
@@ -82,7 +82,7 @@ def test_fresh_batches_and_dropout_pass(seed: int) -> None:
     check_training(setup, unheeded)
 
 
-def test_the_scaler_is_on_where_the_dtype_needs_one() -> None:
+def test_scaler_is_enabled_only_in_fp16() -> None:
     on: dict[str, set[tuple[bool, bool]]] = {}
     for precision in (BF16, FP16):
 
@@ -94,7 +94,7 @@ def test_the_scaler_is_on_where_the_dtype_needs_one() -> None:
     assert on == {"bf16": {(False, False), (True, False)}, "fp16": {(False, False), (True, True)}}
 
 
-def test_skipped_steps_are_taken_again() -> None:
+def test_skipped_steps_are_repeated() -> None:
     """A loss times 64 overflows at the first scales: the n-th loss is still that of the n-th update."""
 
     def train(iteration: TrainingIteration) -> None:
@@ -207,7 +207,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-def test_what_is_wrong_is_named(wrong: str) -> None:
+def test_mistake_is_named_with_its_likely_cause(wrong: str) -> None:
     train, precision, what, likely = WRONG[wrong]
     with pytest.raises(AmpFailure, match=what) as raised:
         run(train, precision=precision)
@@ -221,7 +221,7 @@ def test_gradients_below_the_range_are_named() -> None:
     assert raised.match("the loss is not scaled")
 
 
-def test_a_low_loss_is_named() -> None:
+def test_low_precision_loss_is_named() -> None:
     """Average over thousands in the low dtype, in which the sum is wrong."""
 
     def loss(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
@@ -241,7 +241,7 @@ def test_a_low_loss_is_named() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_a_model_that_is_cast_is_named(dtype: torch.dtype) -> None:
+def test_cast_model_is_named(dtype: torch.dtype) -> None:
     def build() -> nn.Module:
         return mlp(width=32).build().to(dtype)
 
@@ -251,18 +251,18 @@ def test_a_model_that_is_cast_is_named(dtype: torch.dtype) -> None:
     assert raised.match("autocast needs neither")
 
 
-def test_a_training_that_moves_nothing_cannot_be_judged() -> None:
+def test_training_with_tiny_steps_cannot_be_judged() -> None:
     with pytest.raises(AmpFailure, match="move the loss too little to see anything by"):
         run(optimizer=lambda p: torch.optim.SGD(p, lr=1e-6))
 
 
-def test_a_loss_that_is_nothing_cannot_be_judged() -> None:
+def test_zero_loss_cannot_be_judged() -> None:
     still = replace(mlp(), loss=lambda model, batch: model(batch["inputs"]).float().sum() * 0)
     with pytest.raises(AmpFailure, match="move the loss too little to see anything by"):
         run(case=still, steps=3)
 
 
-def test_what_an_optimizer_refuses_is_not_told_of_the_scaler() -> None:
+def test_error_of_the_optimizer_is_not_attributed_to_the_scaler() -> None:
     case = Case(
         "sparse",
         lambda: nn.Sequential(nn.Embedding(4, 8, sparse=True), nn.Linear(8, 2)),
@@ -276,7 +276,7 @@ def test_what_an_optimizer_refuses_is_not_told_of_the_scaler() -> None:
         assert raised.match("Adam does not support sparse gradients")
 
 
-def test_a_training_that_diverges_cannot_be_judged() -> None:
+def test_diverging_training_cannot_be_judged() -> None:
     with pytest.raises(AmpFailure, match="does not stay finite in float32"):
         run(case=decoder(), optimizer=lambda p: torch.optim.SGD(p, lr=1e12), steps=8)
 
@@ -287,7 +287,7 @@ def _no_update(iteration: TrainingIteration) -> None:
     iteration.scaler.step(iteration.optimizer)
 
 
-def test_a_scale_that_never_comes_down_is_named() -> None:
+def test_missing_scaler_update_is_named() -> None:
     with pytest.raises(AmpFailure, match="step 0: GradScaler refuses the training step") as raised:
         run(_no_update, precision=FP16, optimizer=lambda p: torch.optim.SGD(p, lr=0.1 * 2.0**-20))
     assert raised.match("update")
@@ -301,7 +301,7 @@ def test_a_scale_that_never_comes_down_is_named() -> None:
         ({"case": Case("none", nn.Identity, lambda: torch.ones(1), lambda _m, b: b.sum())}, "no parameter"),
     ],
 )
-def test_what_cannot_be_is_refused(arguments: dict[str, Any], words: str) -> None:
+def test_invalid_arguments_are_refused(arguments: dict[str, Any], words: str) -> None:
     call: Callable[..., Any] = run
     with pytest.raises(AmpUsageError, match=words):
         call(**arguments)
@@ -320,7 +320,7 @@ def _own_region(iteration: TrainingIteration) -> None:
 
 
 @BOTH
-def test_a_forgotten_region_is_named(precision: Precision) -> None:
+def test_missing_region_is_named(precision: Precision) -> None:
     """Both runs would be the same, and agree."""
     with pytest.raises(AmpFailure, match="the training step computes nothing under autocast") as raised:
         run(_without_region, precision=precision)
@@ -349,7 +349,7 @@ def _forgets_zero_grad(iteration: TrainingIteration) -> None:
     finish(iteration, loss)
 
 
-def test_a_forgotten_zero_grad_is_named() -> None:
+def test_missing_zero_grad_is_named() -> None:
     with pytest.raises(AmpFailure, match="iteration 1: gradients are added to those of the iteration before") as raised:
         run(_forgets_zero_grad, precision=FP16)
     assert raised.match(r"likely .*optimizer\.zero_grad\(\) is missing")
@@ -357,6 +357,6 @@ def test_a_forgotten_zero_grad_is_named() -> None:
 
 
 @BOTH
-def test_a_region_that_is_on_in_the_float32_run_is_named(precision: Precision) -> None:
+def test_region_in_the_float32_run_is_named(precision: Precision) -> None:
     with pytest.raises(AmpFailure, match="the run in float32 is under autocast"):
         run(_own_region, precision=precision)

@@ -1,4 +1,4 @@
-"""Low-precision state that a training step keeps: an average of weights, a sum of losses."""
+"""Low-precision state that a training step retains: an average of weights, a sum of losses."""
 
 from __future__ import annotations
 
@@ -78,5 +78,5 @@ def test_average_of_weights_in_low_precision_is_red(keep: Callable[..., Any]) ->
     [averaging(torch.float32), averaged_module(torch.float32), teaching],
     ids=["average", "averaged module", "teacher"],
 )
-def test_float32_averages_and_a_low_teacher_are_green(train: Callable[[TrainingIteration], None]) -> None:
+def test_float32_averages_and_a_low_teacher_pass(train: Callable[[TrainingIteration], None]) -> None:
     check(train)

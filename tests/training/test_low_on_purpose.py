@@ -115,7 +115,7 @@ def test_training_with_frozen_low_tensors_passes(precision: Precision, build: Ca
     train(build, precision)
 
 
-def test_low_tensors_that_are_trained_are_a_failure() -> None:
+def test_trained_low_tensors_are_red() -> None:
     with pytest.raises(AmpFailure, match=r"step 0 of the run in bf16: a parameter .*\n.*\n.*last\.weight is bfloat16"):
         train(Trained)
 
@@ -144,7 +144,7 @@ class WithTeacher(Adapted):
 
 
 @pytest.mark.parametrize("write", [in_place, through_data])
-def test_an_average_of_weights_in_low_precision_is_a_failure(write: Callable[[Any, Any], object]) -> None:
+def test_low_precision_average_of_weights_is_red(write: Callable[[Any, Any], object]) -> None:
     """The average has no gradient, and all of its values stay unchanged, although it is written to."""
 
     def step(iteration: TrainingIteration) -> None:
@@ -155,7 +155,7 @@ def test_an_average_of_weights_in_low_precision_is_a_failure(write: Callable[[An
         train(WithTeacher, step=step)
 
 
-def test_a_constant_that_changes_late_is_a_failure() -> None:
+def test_low_constant_that_changes_late_is_red() -> None:
     def step(iteration: TrainingIteration) -> None:
         standard_step(iteration)
         if iteration.index == 6:
@@ -166,7 +166,7 @@ def test_a_constant_that_changes_late_is_a_failure() -> None:
         train(Adapted, step=step)
 
 
-def test_a_fault_of_a_model_that_needs_a_region_is_seen() -> None:
+def test_wrong_gradients_of_a_model_that_needs_a_region_are_red() -> None:
     """Plant gradients with the wrong sign in mixed precision."""
 
     def step(iteration: TrainingIteration) -> None:
@@ -188,7 +188,7 @@ def test_a_fault_of_a_model_that_needs_a_region_is_seen() -> None:
 
 
 @BOTH
-def test_what_stands_for_a_case_is_told(precision: Precision) -> None:
+def test_substitute_for_a_case_is_noted(precision: Precision) -> None:
     where = Conditions(CPU, precision)
     assert without_region(case(Adapted), where).note is None
     note = without_region(case(NeedsRegion), where).note
@@ -201,7 +201,7 @@ def test_what_stands_for_a_case_is_told(precision: Precision) -> None:
     assert plain.note.endswith("for mixed precision only; compared with manual casts")
 
 
-def test_a_case_that_runs_nowhere_is_refused_in_its_own_words() -> None:
+def test_case_that_runs_nowhere_is_refused_with_its_error() -> None:
     broken = Case("broken", lambda: nn.Linear(3, 4), batch, loss)
     with pytest.raises(DoesNotRun, match=r"(?s)broken does not run in float32, without autocast.*now .*shapes cannot"):
         without_region(broken, Conditions(CPU, BF16))
@@ -234,7 +234,7 @@ class WrongInLow(torch.autograd.Function):
 
 
 @pytest.mark.parametrize("build", [NeedsRegion, AsksForRegion])
-def test_gradients_of_a_model_that_needs_a_region(build: Callable[[], nn.Module]) -> None:
+def test_gradients_of_a_model_that_needs_a_region_are_checked(build: Callable[[], nn.Module]) -> None:
     where = Conditions(CPU, BF16)
     check_gradients(case(build), where, unheeded)
 
@@ -266,7 +266,7 @@ def test_it(amp):
 """
 
 
-def test_the_summary_says_what_it_was_compared_with(project: Project) -> None:
+def test_summary_names_the_substitute_for_float32(project: Project) -> None:
     project.write(test_it=NOTED)
     result = project.here("--amp-device=cpu", "--amp-dtype=bf16")
     result.assert_outcomes(passed=1)

@@ -38,7 +38,7 @@ def step(norm: float) -> TrajectoryStep:
         (float("nan"), "what the training step makes of them"),
     ],
 )
-def test_sizes_of_gradients_name_what_explains_them(ratio: float, likely: str | None) -> None:
+def test_ratio_of_gradient_sizes_names_its_likely_cause(ratio: float, likely: str | None) -> None:
     actual = likely_sizes(SETUP, step(1.0), step(ratio), 65536.0)
     if likely is None:
         assert actual is None
@@ -48,11 +48,11 @@ def test_sizes_of_gradients_name_what_explains_them(ratio: float, likely: str | 
         assert ("clipped" in actual) == (ratio < 1)
 
 
-def test_first_loss_that_is_not_finite() -> None:
+def test_first_non_finite_loss_is_found() -> None:
     assert first_of([1.0, float("inf"), float("nan")]) == 1
 
 
-def test_an_exponential_beyond_the_range_is_named() -> None:
+def test_exponential_beyond_the_range_is_named() -> None:
     """The scale falls, and the loss stays infinite."""
 
     def loss(model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
@@ -64,7 +64,7 @@ def test_an_exponential_beyond_the_range_is_named() -> None:
     assert raised.match(r"likely +exp in the loss, forward pass, at \S+test_reasons\.py:\d+: overflow")
 
 
-def test_an_overflow_that_training_brings_is_named() -> None:
+def test_overflow_that_develops_in_training_is_named() -> None:
     """Use a parameter that grows equally in each step, in both runs."""
 
     class Grows(nn.Module):
@@ -86,7 +86,7 @@ def test_an_overflow_that_training_brings_is_named() -> None:
     assert raised.match(r"likely +(pow|mul) in the model \(Grows\), forward pass, at \S+test_reasons\.py:\d+: overflow")
 
 
-def test_the_operator_that_makes_another_first_loss_is_named() -> None:
+def test_operator_behind_a_wrong_first_loss_is_named() -> None:
     def loss(model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         y: torch.Tensor = model(batch["inputs"]) + 20
         return ((y * y).mean(-1) - y.mean(-1).square()).float().mean()
@@ -96,7 +96,7 @@ def test_the_operator_that_makes_another_first_loss_is_named() -> None:
     assert raised.match(r"likely +the first loss, .*: the noise jumps at \w+ in the loss, forward pass")
 
 
-def test_a_training_that_diverges_in_float32_is_told_of_its_operator() -> None:
+def test_diverging_float32_training_names_its_operator() -> None:
     with pytest.raises(AmpFailure, match="the training does not stay finite in float32") as raised:
         run(optimizer=lambda p: torch.optim.SGD(p, lr=1e38), steps=4)
     assert raised.match(r"likely +there is nothing to compare .* in .* pass")

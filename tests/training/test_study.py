@@ -1,4 +1,4 @@
-"""Long-run study: its optimizer is torch's in float32, and its roundings do what their names say."""
+"""Optimizer of the long-run study: it matches torch's in float32, and its roundings do what their names say."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pytest_amp.training.low_adamw import LowAdamW, Rounding, Storage, round_sto
 from pytest_amp.training.study import BF16
 
 
-def test_in_float32_it_is_torchs_adamw() -> None:
+def test_float32_optimizer_matches_torchs_adamw() -> None:
     torch.manual_seed(0)
     start = torch.randn(50)
     studied, torchs = nn.Parameter(start.clone()), nn.Parameter(start.clone())
@@ -23,7 +23,7 @@ def test_in_float32_it_is_torchs_adamw() -> None:
     torch.testing.assert_close(studied, torchs, rtol=1e-6, atol=1e-7)
 
 
-def test_stochastic_rounding_is_right_in_the_mean() -> None:
+def test_stochastic_rounding_is_unbiased() -> None:
     values = torch.full((200_000,), 1 + 2.0**-10)
     actual = round_stochastically(values, torch.Generator().manual_seed(0))
     assert set(actual.tolist()) == {1.0, 1 + 2.0**-7}
@@ -33,7 +33,7 @@ def test_stochastic_rounding_is_right_in_the_mean() -> None:
     assert torch.equal(round_stochastically(exact, torch.Generator().manual_seed(0)).float(), exact)
 
 
-def test_a_second_moment_in_bf16_stops_early() -> None:
+def test_bf16_second_moment_stops_early() -> None:
     """It should approach one for gradients of one, by a thousandth of the difference a step: bf16 stops at a half."""
     weight = nn.Parameter(torch.ones(100))
     optimizer = LowAdamW([weight], Storage("low", second=BF16))
@@ -47,7 +47,7 @@ def test_a_second_moment_in_bf16_stops_early() -> None:
 @pytest.mark.parametrize(
     ("rounding", "arrives"), [(Rounding.NEAREST, False), (Rounding.STOCHASTIC, True), (Rounding.KAHAN, True)]
 )
-def test_an_update_below_the_weights_rounding(rounding: Rounding, *, arrives: bool) -> None:
+def test_small_updates_arrive_only_with_better_rounding(rounding: Rounding, *, arrives: bool) -> None:
     """Add 1e-4 a thousand times to weights of one, whose neighbours in bf16 are 4e-3 below."""
     weight = nn.Parameter(torch.ones(1000, dtype=BF16))
     optimizer = LowAdamW([weight], Storage("low", weights=BF16, rounding=rounding))

@@ -30,14 +30,14 @@ def test_low_elements_are_equal_bit_for_bit() -> None:
     assert agreement(other, values.double()).equal == 2
 
 
-def test_what_is_no_number_in_both_is_equal() -> None:
+def test_nan_and_infinity_in_both_are_equal() -> None:
     values = torch.tensor([1.0, math.nan, math.inf], dtype=LOW)
     actual = agreement(values, values.double())
     assert (actual.equal, actual.error, actual.ideal) == (3, 0.0, 0.0)
     assert agreement(values, torch.tensor([1.0, 2.0, math.inf], dtype=torch.float64)).equal == 2
 
 
-def test_float32_elements_are_equal_but_for_sums_in_another_order() -> None:
+def test_float32_elements_tolerate_sums_in_another_order() -> None:
     """Tolerate float32 flips of the element's size, or of a typical one: a small sum among large ones cancels."""
     model = torch.ones(4, dtype=torch.float64)
     for part, equal in ((0.9, 4), (1.1, 3)):
@@ -59,7 +59,7 @@ def test_errors_are_relative_to_the_exact_values() -> None:
     assert agreement(torch.tensor([3.0, 4.0]), zero, zero).error == 5.0
 
 
-def test_a_float32_result_of_low_values_is_hollow() -> None:
+def test_float32_result_of_low_values_is_hollow() -> None:
     exact = torch.linspace(1, 2, 100, dtype=torch.float64) / 3
     low = exact.to(LOW).float()
     assert agreement(low, exact).hollow
@@ -70,7 +70,7 @@ def test_a_float32_result_of_low_values_is_hollow() -> None:
     assert not agreement(few.to(LOW).float(), few).hollow
 
 
-def test_the_way_of_rounding_that_agrees_best_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_best_agreeing_rounding_is_selected(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two thirds of the elements agree with the first way of rounding by chance, all of them with the second."""
     x = torch.tensor([1.0, 2.0, 3.0], dtype=LOW)
     first, second = (x.double() + torch.tensor([0.0, 0.0, off], dtype=torch.float64) for off in (0.25, 0.0))
@@ -90,7 +90,7 @@ def cancelling() -> tuple[torch.Tensor, torch.Tensor]:
     return torch.cat([row, row[order], small])[None], torch.cat([column, -column[order], small])[:, None]
 
 
-def test_a_low_sum_of_terms_that_cancel_may_be_off_by_a_float32_rounding_of_them() -> None:
+def test_cancelling_low_sum_may_differ_by_a_float32_rounding() -> None:
     def in_float32(original: Any, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Any:
         """Add the terms in their order, which cancels nothing early."""
         a, b = args
@@ -104,7 +104,7 @@ def test_a_low_sum_of_terms_that_cancel_may_be_off_by_a_float32_rounding_of_them
     assert verdict.faults([observed], LOW) == []
 
 
-def test_a_float32_sum_of_low_terms_that_cancel_is_named() -> None:
+def test_cancelling_float32_sum_of_low_terms_is_a_fault() -> None:
     """Errors are relative to the terms, which are several times as large as the sum: fp16's rounding still shows."""
 
     def low_terms(original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

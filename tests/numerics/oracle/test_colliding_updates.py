@@ -80,7 +80,7 @@ def observed_by(device: str, function: Callable[[Tensor], Tensor], dtype: torch.
 
 
 @pytest.mark.parametrize("name", IN_TURN)
-def test_a_cpu_adds_in_turn(name: str, dtype: torch.dtype) -> None:
+def test_cpu_accumulates_in_order(name: str, dtype: torch.dtype) -> None:
     [actual] = observed_by("cuda", IN_TURN[name], dtype)
     [result] = actual.results
     assert (actual.model.name, result.equal) == (ModelName.ANY_ORDER, result.elements)
@@ -90,8 +90,8 @@ def test_a_cpu_adds_in_turn(name: str, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("name", IN_ANY_ORDER)
-def test_each_number_that_meets_others_rounds(name: str, dtype: torch.dtype) -> None:
-    """The error exceeds one rounding by this factor: an H200 makes 1.5 to 1.7 times the error with four."""
+def test_each_colliding_update_is_rounded(name: str, dtype: torch.dtype) -> None:
+    """Predict more than this CPU's one rounding: an H200 has 1.5 to 1.7 times its error with four values at a place."""
     [actual] = observed_by("cuda", IN_ANY_ORDER[name], dtype)
     [result] = actual.results
     most = 1.1 if "times" in name else 0.8  # a CPU rounds products, too
@@ -122,7 +122,7 @@ def in_some_order(lost: int = 0) -> Callable[[Any, tuple[Any, ...], dict[str, An
 
 
 @pytest.mark.parametrize("count", [1, 4, 16])
-def test_another_order_is_no_fault(count: int, dtype: torch.dtype) -> None:
+def test_different_order_of_updates_is_no_fault(count: int, dtype: torch.dtype) -> None:
     """Use 64, 16 and 4 values at a place."""
     with kernel("index_add", in_some_order()):
         for _ in range(10):
@@ -132,13 +132,13 @@ def test_another_order_is_no_fault(count: int, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("count", [4, 16])
-def test_a_lost_number_is_a_fault(count: int, dtype: torch.dtype) -> None:
+def test_lost_update_is_a_fault(count: int, dtype: torch.dtype) -> None:
     with kernel("index_add", in_some_order(lost=1)):
         actual = observed_by("cuda", lambda x: room(x)[:count].index_add(0, places(count), x), dtype)
     assert [fault.operator for fault in faults(actual, dtype)] == ["index_add"]
 
 
-def test_what_rounds_once_more_where_nothing_meets_is_a_fault(dtype: torch.dtype) -> None:
+def test_additional_rounding_without_collisions_is_a_fault(dtype: torch.dtype) -> None:
     """Without collisions there is no order, and elements are compared again."""
 
     def coarse(original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -155,7 +155,7 @@ def test_what_rounds_once_more_where_nothing_meets_is_a_fault(dtype: torch.dtype
     assert len(faults(actual, dtype)) == 1
 
 
-def test_two_draws_are_as_far_apart_as_their_number_tells(dtype: torch.dtype) -> None:
+def test_spread_bounds_the_distance_between_two_draws(dtype: torch.dtype) -> None:
     del dtype
     assert spread(torch.ones(900)) == pytest.approx(math.exp(DEVIATIONS / 30))
     assert spread(torch.tensor([0.0, 0.0, 2.0])) == pytest.approx(math.exp(DEVIATIONS))
@@ -178,7 +178,7 @@ class Places(torch.nn.Module):
 
 
 def noise(model: Places, dtype: torch.dtype) -> tuple[float, set[str]]:
-    """Return the error that is predicted for CUDA, and the operators that make it one draw of it."""
+    """Return the error that is predicted for CUDA, and the operators whose order of sums is unknown."""
 
     def outputs(model: torch.nn.Module, x: Tensor) -> dict[str, Tensor]:
         result = model(x)
@@ -195,7 +195,7 @@ def noise(model: Places, dtype: torch.dtype) -> tuple[float, set[str]]:
 
 
 @pytest.mark.parametrize("in_place", [False, True])
-def test_the_noise_grows_with_what_meets(dtype: torch.dtype, *, in_place: bool) -> None:
+def test_predicted_noise_grows_with_collisions(dtype: torch.dtype, *, in_place: bool) -> None:
     assert noise(Places(ROWS, in_place=in_place), dtype) == (0.0, set())
     few, some = noise(Places(PLACES, in_place=in_place), dtype)
     many, more = noise(Places(1, in_place=in_place), dtype)
@@ -224,7 +224,7 @@ def going_back(device: str, mode: str, dtype: torch.dtype, **options: Any) -> Ob
 @pytest.mark.parametrize("options", [{"scale_factor": 1.7}, {"scale_factor": 0.6, "recompute_scale_factor": True}])
 @pytest.mark.parametrize("align_corners", [False, True])
 @pytest.mark.parametrize("mode", MODES)
-def test_places_and_weights_of_an_interpolation(
+def test_interpolation_backward_matches_the_float64_kernel(
     mode: str, options: dict[str, Any], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch, *, align_corners: bool
 ) -> None:
     """Compare the formula without rounding with a CPU's float64."""
@@ -240,15 +240,17 @@ def test_places_and_weights_of_an_interpolation(
     ("mode", "least", "most"),
     [("linear", 1.75, 1.95), ("bilinear", 3.0, 3.35), ("bicubic", 5.3, 5.9), ("trilinear", 5.4, 6.0)],
 )
-def test_an_interpolation_on_cuda_rounds_each_share(mode: str, least: float, most: float, dtype: torch.dtype) -> None:
-    """In units of one rounding, which this CPU makes, an H200 has 1.8 to 1.9, 3.1 to 3.2, 5.4 to 5.8, 5.5 to 5.9."""
+def test_interpolation_backward_on_cuda_rounds_each_share(
+    mode: str, least: float, most: float, dtype: torch.dtype
+) -> None:
+    """Expect an H200's 1.8 to 1.9, 3.1 to 3.2, 5.4 to 5.8 and 5.5 to 5.9, in units of this CPU's one rounding."""
     [result] = going_back("cuda", mode, dtype, scale_factor=2.0).results
     [once] = going_back("cpu", mode, dtype, scale_factor=2.0).results
     assert once.equal > 0.99 * once.elements
     assert least < result.ideal / once.ideal < most
 
 
-def test_an_average_on_cuda_rounds_its_shares(dtype: torch.dtype) -> None:
+def test_average_pooling_backward_on_cuda_rounds_its_shares(dtype: torch.dtype) -> None:
     """Shares of nine windows, added in float32, make 1.4 times the error of one rounding, as on an H200."""
     x = torch.randn(4, 8, 12, 12, generator=torch.Generator().manual_seed(0)).to(dtype).requires_grad_()
     observer = Observer("cuda", dtype)

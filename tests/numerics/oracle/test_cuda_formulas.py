@@ -37,7 +37,9 @@ def wide(*shape: int, grad: bool = False) -> Tensor:
 @pytest.mark.parametrize("bidirectional", [True, False])
 @pytest.mark.parametrize("batch_first", [True, False])
 @pytest.mark.parametrize(("kind", "mode"), [(nn.RNN, 1), (nn.LSTM, 2), (nn.GRU, 3)])
-def test_recurrent_layers(kind: Any, mode: int, *, batch_first: bool, bidirectional: bool, biased: bool) -> None:
+def test_recurrent_formulas_match_float64_layers(
+    kind: Any, mode: int, *, batch_first: bool, bidirectional: bool, biased: bool
+) -> None:
     layer = kind(5, 7, num_layers=2, bidirectional=bidirectional, bias=biased, batch_first=batch_first, dtype=WIDE)
     count, batch = 4 if bidirectional else 2, 4 if batch_first else 3
     x, h, c = wide(4, 3, 5, grad=True), wide(count, batch, 7, grad=True), wide(count, batch, 7, grad=True)
@@ -70,7 +72,7 @@ def test_recurrent_layers(kind: Any, mode: int, *, batch_first: bool, bidirectio
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_the_states_part_of_recurrent_gates_is_stored_in_bf16(dtype: torch.dtype) -> None:
+def test_state_product_of_recurrent_gates_is_stored_in_bf16(dtype: torch.dtype) -> None:
     def low(values: Tensor) -> Tensor:
         return values.to(dtype).to(WIDE)
 
@@ -90,7 +92,7 @@ ZERO = torch.zeros((), dtype=torch.int64)
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("heads", [2, 4])
 @pytest.mark.parametrize("kind", ["flash", "efficient", "cudnn"])
-def test_attention(kind: str, heads: int, *, causal: bool) -> None:
+def test_attention_formulas_match_float64_attention(kind: str, heads: int, *, causal: bool) -> None:
     """Include four heads of queries that share two of keys, and more keys than a block has."""
     q, k, v = wide(2, 4, 150, 8, grad=True), wide(2, heads, 150, 8, grad=True), wide(2, heads, 150, 8, grad=True)
     expected = f.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=0.3, enable_gqa=heads == 2)
@@ -116,7 +118,7 @@ def test_attention(kind: str, heads: int, *, causal: bool) -> None:
         assert torch.allclose(a, b)
 
 
-def test_a_bias_of_attention_and_its_gradient() -> None:
+def test_attention_bias_and_its_gradient_match_float64() -> None:
     q, k, v, bias = (wide(2, 2, 6, 8, grad=True) for _ in range(4))
     added = (bias @ bias.mT).detach().requires_grad_()
     expected = f.scaled_dot_product_attention(q, k, v, attn_mask=added)
@@ -130,7 +132,7 @@ def test_a_bias_of_attention_and_its_gradient() -> None:
         assert torch.allclose(a, b)
 
 
-def test_dropout_is_not_followed() -> None:
+def test_attention_with_dropout_is_refused() -> None:
     q = wide(1, 1, 4, 8)
     with pytest.raises(NotImplementedError, match="with dropout"):
         run(operation("aten::_scaled_dot_product_flash_attention", q, q, q, 0.1, False))  # noqa: FBT003
@@ -138,8 +140,8 @@ def test_dropout_is_not_followed() -> None:
 
 @pytest.mark.parametrize("train", [True, False])
 @pytest.mark.parametrize("size", [5, 40, 700])
-def test_batch_normalization_of_planes(size: int, *, train: bool) -> None:
-    """Low-precision partial results of lanes make an error of the low dtype, and no more."""
+def test_batch_norm_backward_of_planes_has_a_low_precision_error(size: int, *, train: bool) -> None:
+    """Expect an error of the low dtype, and no more, from low-precision partial results of lanes."""
     x, grad_output = (wide(3, 4, size).bfloat16().double() for _ in range(2))
     weight, mean, invstd = wide(4), x.mean((0, 2)), (x.var((0, 2), correction=0) + 1e-5).rsqrt()
     running = wide(4), wide(4).square() + 1
@@ -154,7 +156,7 @@ def test_batch_normalization_of_planes(size: int, *, train: bool) -> None:
         assert not torch.equal(a, b)
 
 
-def test_a_scan_is_a_cumulative_sum() -> None:
+def test_scan_of_integers_equals_the_cumulative_sum() -> None:
     """Use integers, which bfloat16 represents up to 256: nothing is rounded."""
     x = torch.randint(-1, 2, (4, 300)).double()
     for dim in (0, 1):
@@ -171,7 +173,7 @@ def test_each_step_of_a_scan_is_rounded() -> None:
         assert 1.3 < errors[0] / errors[1] < 8
 
 
-def test_rows_of_an_embedding_are_added_up_some_at_a_time() -> None:
+def test_embedding_backward_adds_first_rows_in_float32() -> None:
     """The first rows of each index are added in float32, so that a few of them are rounded once."""
     grad, indices = wide(12, 5).bfloat16().double(), torch.arange(12) % 4
     result = replace(
@@ -181,7 +183,7 @@ def test_rows_of_an_embedding_are_added_up_some_at_a_time() -> None:
     assert torch.equal(cuda.embedding_backward(result)[0], result.once()[0])
 
 
-def test_a_bias_of_one_dimension_is_added_before_the_one_rounding() -> None:
+def test_one_dimensional_bias_is_added_before_rounding() -> None:
     a, b, bias = (wide(16, 16).bfloat16().double() for _ in range(3))
     result = replace(operation("aten::addmm", bias[0], a, b, rounds=True), returned=(torch.bfloat16,))
     assert torch.equal(products.product_and_sum(result)[0], result.once()[0])
@@ -190,7 +192,7 @@ def test_a_bias_of_one_dimension_is_added_before_the_one_rounding() -> None:
 
 
 @pytest.mark.parametrize("reduced", [True, False])
-def test_a_sum_in_parts(*, reduced: bool) -> None:
+def test_sum_in_parts_rounds_each_part_unless_forbidden(*, reduced: bool) -> None:
     """Sums of eight terms are rounded, then the sum of those; not if torch's flag forbids it."""
     flags = torch.backends.cuda.matmul
     before = flags.allow_bf16_reduced_precision_reduction
@@ -243,7 +245,7 @@ AS_ON_A_GPU: dict[str, tuple[Any, Any, tuple[float, float], tuple[float, float]]
 
 @pytest.mark.parametrize("place", [0, 1], ids=["bf16", "fp16"])
 @pytest.mark.parametrize("name", AS_ON_A_GPU)
-def test_the_error_is_that_of_a_gpu(name: str, place: int) -> None:
+def test_formula_has_the_error_measured_on_a_gpu(name: str, place: int) -> None:
     """Allow for the chance of another draw: a tenth of the error, and a twentieth of the elements."""
     overload, arguments, errors, shares = AS_ON_A_GPU[name]
     dtype = (torch.bfloat16, torch.float16)[place]
@@ -281,7 +283,7 @@ OTHER_SIZES: dict[str, tuple[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", [*OTHER_SIZES, *AS_ON_A_GPU])
-def test_without_rounding_it_is_the_float64_kernel(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_formula_without_rounding_matches_the_float64_kernel(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     overload, arguments = OTHER_SIZES[name] if name in OTHER_SIZES else AS_ON_A_GPU[name][:2]
     x = torch.randn(4608, dtype=WIDE, generator=torch.Generator().manual_seed(0))
     result = operation(overload, *arguments(x.view(4, 8, 12, 12) if name in OTHER_SIZES else x), rounds=True)
@@ -317,7 +319,7 @@ SHARES_ON_A_GPU: dict[str, tuple[str, Any, tuple[float, float]]] = {
 
 @pytest.mark.parametrize("place", [0, 1], ids=["bf16", "fp16"])
 @pytest.mark.parametrize("name", SHARES_ON_A_GPU)
-def test_as_many_elements_are_one_rounding_as_on_a_gpu(name: str, place: int) -> None:
+def test_share_of_elements_rounded_once_matches_a_gpu(name: str, place: int) -> None:
     overload, arguments, shares = SHARES_ON_A_GPU[name]
     dtype = (torch.bfloat16, torch.float16)[place]
     generator = torch.Generator().manual_seed(0)
@@ -366,14 +368,14 @@ def test_cubes_and_inverse_squares_round_each_product(dtype: torch.dtype, name: 
 
 
 @pytest.mark.parametrize("exponent", [3, -2, 2, 2.3])
-def test_powers_without_rounding_are_the_float64_kernels(exponent: float) -> None:
+def test_powers_without_rounding_match_the_float64_kernel(exponent: float) -> None:
     result = replace(operation("aten::pow.Tensor_Scalar", wide(64).abs() + 0.5, exponent), returned=(torch.bfloat16,))
     (power,) = elementwise.power_cuda(result)
     assert torch.allclose(power, result.once()[0])
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_float32_of_softmax_goes_back_with_one_rounding(dtype: torch.dtype) -> None:
+def test_backward_of_float32_softmax_rounds_once(dtype: torch.dtype) -> None:
     """``softmax(x, dtype=torch.float32)`` of low-precision values: only its gradient is low-precision."""
     y, grad = (4 * wide(6, 8)).softmax(-1), wide(6, 8)
     result = operation("aten::_softmax_backward_data", grad, y, -1, WIDE, rounds=True)

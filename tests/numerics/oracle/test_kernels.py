@@ -35,7 +35,7 @@ KERNELS: dict[str, tuple[str, Callable[[Tensor], Tensor]]] = {
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bf16", "fp16"])
 @pytest.mark.parametrize("name", KERNELS)
-def test_a_kernel_that_rounds_on_its_way(name: str, dtype: torch.dtype) -> None:
+def test_kernel_with_internal_roundings_follows_its_formula(name: str, dtype: torch.dtype) -> None:
     operator, function = KERNELS[name]
     x = torch.randn(37, 24, generator=torch.Generator().manual_seed(0)).to(dtype).requires_grad_()
     observer = Observer("cpu", dtype)

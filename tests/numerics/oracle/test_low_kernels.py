@@ -42,7 +42,7 @@ def volume(x: Tensor) -> Tensor:
     return x.view(4, 2, 4, 12, 12)
 
 
-#: Of losses of two tensors.
+#: Options of the losses of two tensors.
 OPTIONS: dict[str, dict[str, Any]] = {"mse_loss": {}, "smooth_l1_loss": {"beta": 0.7}, "huber_loss": {"delta": 0.7}}
 
 
@@ -74,7 +74,7 @@ BAGS: dict[str, dict[str, Any]] = {
 
 
 def bag(x: Tensor, **options: Any) -> Tensor:
-    """Return indices that occur three, four or five times."""
+    """Return bags of indices, each of which occurs three, four or five times."""
     return f.embedding_bag((torch.arange(128) ** 2 % 61).view(8, 16), x.view(64, 72), **options)
 
 
@@ -284,12 +284,12 @@ INTERPOLATED: dict[str, tuple[str, Callable[[Tensor], Tensor]]] = {
 
 
 @pytest.mark.parametrize("name", INTERPOLATED)
-def test_weights_of_an_interpolation_are_low(name: str, dtype: torch.dtype) -> None:
+def test_interpolation_weights_have_the_low_dtype(name: str, dtype: torch.dtype) -> None:
     operator, function = INTERPOLATED[name]
     expect_equal(observed_by(function, dtype), dtype, operator, least=0.97 if dtype == torch.float16 else 0.985)
 
 
-def test_the_pixel_that_is_read_is_found_in_float32(dtype: torch.dtype) -> None:
+def test_nearest_pixel_is_selected_in_float32(dtype: torch.dtype) -> None:
     """The pixel is determined in float32, also with float32 tensors: float64 reads another one at integer places."""
     del dtype
     expect_equal(
@@ -314,7 +314,7 @@ CANCELLING: dict[str, tuple[str, Callable[[Tensor], Tensor]]] = {
 
 
 @pytest.mark.parametrize("name", CANCELLING)
-def test_what_cancels_in_float32_is_followed(name: str, dtype: torch.dtype) -> None:
+def test_cancellation_in_float32_is_modelled(name: str, dtype: torch.dtype) -> None:
     operator, function = CANCELLING[name]
     observer = observed_by(function, dtype)
     expect_equal(observer, dtype, operator, least=0.99)
@@ -323,7 +323,7 @@ def test_what_cancels_in_float32_is_followed(name: str, dtype: torch.dtype) -> N
 
 
 @pytest.mark.parametrize("shape", [(64, 24, 20, 7), (5, 3, 64, 40)])
-def test_a_bilinear_layer_rounds_the_first_of_its_products(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+def test_bilinear_layer_rounds_its_first_product(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     rows, first, second, features = shape
     generator = torch.Generator().manual_seed(0)
     a, b, weight = (
@@ -343,7 +343,7 @@ def test_a_bilinear_layer_rounds_the_first_of_its_products(shape: tuple[int, ...
 
 
 @pytest.mark.parametrize("operator", ["gelu", "gelu_backward"])
-def test_a_broken_float32_kernel_is_not_followed(operator: str, dtype: torch.dtype) -> None:
+def test_broken_float32_kernel_is_a_fault(operator: str, dtype: torch.dtype) -> None:
     """Plant an error of two per cent in the low dtype and in float32 alike."""
 
     def broken(original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

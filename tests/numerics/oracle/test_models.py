@@ -41,7 +41,7 @@ GROUPED = holds_in(release_of(torch.__version__), since="2.9", until=None)
 @pytest.mark.parametrize("tokens", [16, 600])
 @pytest.mark.parametrize("masked", [None, "boolean", "float"])
 @pytest.mark.parametrize("heads", [2, 1])
-def test_attention_without_rounding_is_the_float64_kernel(
+def test_attention_without_rounding_matches_the_float64_kernel(
     *, causal: bool, tokens: int, masked: str | None, heads: int
 ) -> None:
     """Use two heads of queries, and as many of keys and values or one."""
@@ -84,7 +84,7 @@ def _agreement(name: str, dtype: torch.dtype, *args: Any, **kwargs: Any) -> floa
 
 
 @LOW
-def test_an_outer_product_rounds_at_each_step(dtype: torch.dtype) -> None:
+def test_outer_product_rounds_at_each_step(dtype: torch.dtype) -> None:
     args = torch.randn(40, 24), torch.randn(40), torch.randn(24)
     assert _agreement("aten::addr", dtype, *args) == 1.0
     assert _agreement("aten::addr", dtype, *args, beta=0.3, alpha=0.7) == 1.0
@@ -92,7 +92,7 @@ def test_an_outer_product_rounds_at_each_step(dtype: torch.dtype) -> None:
 
 @LOW
 @pytest.mark.parametrize("pad", [0, 1, 2])
-def test_a_convolution_over_time_rounds_at_each_place(pad: int, dtype: torch.dtype) -> None:
+def test_convolution_over_time_rounds_at_each_position(pad: int, dtype: torch.dtype) -> None:
     x, weight, bias = torch.randn(9, 4, 24), torch.randn(3, 24, 16) / 4, torch.randn(16)
     assert _agreement("aten::conv_tbc", dtype, x, weight, bias, pad) > 0.99
     grad_output = torch.randn(9 - 2 + 2 * pad, 4, 16)
@@ -103,8 +103,8 @@ def test_a_convolution_over_time_rounds_at_each_place(pad: int, dtype: torch.dty
 
 @LOW
 @pytest.mark.parametrize("limit", [0.1, 0.3, 0.7])
-def test_limits_and_what_is_compared_are_rounded(limit: float, dtype: torch.dtype) -> None:
-    """Values at the limit, as the dtype represents it, are on the kernel's side of it."""
+def test_limits_of_comparisons_are_rounded(limit: float, dtype: torch.dtype) -> None:
+    """Expect values that equal the rounded limit on the same side of it as in the kernel."""
 
     def loss(model: nn.Module, x: Tensor) -> Tensor:
         y = model(x).to(dtype)
@@ -118,7 +118,7 @@ def test_limits_and_what_is_compared_are_rounded(limit: float, dtype: torch.dtyp
     assert min(trace.signatures().values()) == 1.0
 
 
-def test_running_sums_without_rounding_are_the_kernels() -> None:
+def test_layer_norm_backward_without_rounding_matches_the_kernel() -> None:
     x, weight = torch.randn(6, 8, dtype=torch.float64), torch.randn(8, dtype=torch.float64)
     _, mean, rstd = torch.native_layer_norm(x, [8], weight, weight, 1e-5)
     result = operation(
@@ -130,7 +130,7 @@ def test_running_sums_without_rounding_are_the_kernels() -> None:
         assert torch.allclose(a, b)
 
 
-def test_lstm_without_rounding_is_torchs_cells() -> None:
+def test_lstm_without_rounding_matches_the_float64_layer() -> None:
     layer: Any = nn.LSTM(6, 8).double()
     x = torch.randn(5, 3, 6, dtype=torch.float64, requires_grad=True)
     state = torch.randn(1, 3, 8, dtype=torch.float64)
@@ -157,7 +157,7 @@ def test_lstm_without_rounding_is_torchs_cells() -> None:
         assert torch.allclose(a, b)
 
 
-def test_two_steps_round_twice() -> None:
+def test_two_step_models_round_twice() -> None:
     a, b, c = (torch.randn(16, 16, dtype=torch.float64).bfloat16().double() for _ in range(3))
     result = operation("aten::addmm", c, a, b, rounds=True)
     (twice,) = formulas.BY_MODEL["either", "aten::addmm"](result)
@@ -171,7 +171,7 @@ def test_two_steps_round_twice() -> None:
     assert torch.equal(twice, plain.bfloat16().double())
 
 
-def test_the_table_says_which_model() -> None:
+def test_operators_have_the_expected_models() -> None:
     assert model_of("aten::addmm", "cpu", "bf16").name is ModelName.ONCE
     assert model_of("aten::addmm", "cuda", "bf16").name is ModelName.EITHER
     assert model_of("aten::convolution", "cuda", "fp16").name is ModelName.TWO_STEP
@@ -199,8 +199,8 @@ MODELLED: dict[str, Function] = {
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bf16", "fp16"])
 @pytest.mark.parametrize("name", MODELLED)
-def test_the_real_kernels_follow_their_models(name: str, dtype: torch.dtype) -> None:
-    """Forward and backward, at least 0.99 of all elements are equal."""
+def test_kernels_follow_their_models(name: str, dtype: torch.dtype) -> None:
+    """Expect at least 0.99 of all elements to be equal, in forward and backward."""
 
     def loss(_model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
         out = MODELLED[name](*batch).float()
@@ -221,7 +221,7 @@ def test_the_real_kernels_follow_their_models(name: str, dtype: torch.dtype) -> 
 
 
 @pytest.mark.parametrize(("table", "result"), [(formulas.BY_MODEL, steps.STEPS), (formulas.ON_CUDA, steps.ON_CUDA)])
-def test_what_is_made_in_steps_has_them_on_its_device(
+def test_operators_computed_in_steps_have_steps_on_their_device(
     table: dict[tuple[str, str], formulas.Formula], result: dict[str, object]
 ) -> None:
     """Exclude softmax, which earlier releases have, too: CUDA's steps are no formula for a CPU."""

@@ -50,7 +50,7 @@ def observed_by(name: str, dtype: torch.dtype) -> Observer:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bf16", "fp16"])
 @pytest.mark.parametrize("name", CALLS)
-def test_every_element_is_as_predicted(name: str, dtype: torch.dtype) -> None:
+def test_every_element_of_a_product_is_predicted(name: str, dtype: torch.dtype) -> None:
     observer = observed_by(name, dtype)
     assert faults(observer.observed_calls, dtype) == []
     (result,) = observer.observed_calls[-1].results
@@ -58,7 +58,7 @@ def test_every_element_is_as_predicted(name: str, dtype: torch.dtype) -> None:
     assert result.equal == result.elements
 
 
-def test_a_product_that_loses_half_of_its_factors_is_red() -> None:
+def test_product_without_half_of_its_factors_is_red() -> None:
     def losing(original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         x, *remaining = args
         return original(x if x.dtype == torch.float64 else x[:, 300:], *remaining, **kwargs)
@@ -68,7 +68,7 @@ def test_a_product_that_loses_half_of_its_factors_is_red() -> None:
     assert fault.operator == "prod.dim_int"
 
 
-def test_no_product_is_empty() -> None:
+def test_empty_product_is_observed_without_a_problem() -> None:
     observer = Observer("cpu", torch.bfloat16)
     with observer.on({}):
         assert torch.ones(0, 3, dtype=torch.bfloat16).prod(0).tolist() == [1.0] * 3

@@ -79,7 +79,7 @@ BESIDE_A_NUMBER: dict[str, Callable[[torch.Tensor, float], torch.Tensor]] = {
 
 @LOW
 @pytest.mark.parametrize("name", BESIDE_A_NUMBER)
-def test_a_number_beside_a_low_tensor_is_rounded_where_the_kernel_does_so(name: str, dtype: torch.dtype) -> None:
+def test_number_beside_a_low_tensor_is_rounded_as_in_the_kernel(name: str, dtype: torch.dtype) -> None:
     """Integers are rounded, too: ``x + 257`` adds 256 in bf16."""
     x = (torch.randn(256, generator=torch.Generator().manual_seed(0)) * 600).to(dtype)
     for number in NUMBERS[dtype]:
@@ -96,7 +96,7 @@ def _call(name: str, *args: object, **kwargs: object) -> torch_private.Dispatche
     return torch_private.Dispatched(torch_private.find_overload(name), args, kwargs)
 
 
-def test_a_number_beside_tensors_of_two_dtypes_stays() -> None:
+def test_number_beside_tensors_of_two_dtypes_is_not_rounded() -> None:
     """The result is float32, and so is the arithmetic."""
     low, wide = torch.ones(2, dtype=torch.bfloat16), torch.ones(2)
     result = operation_of(_call("aten::add.Tensor", low, wide, alpha=257), (), widened, device_type="cpu")
@@ -107,7 +107,7 @@ def test_a_number_beside_tensors_of_two_dtypes_stays() -> None:
     assert exact.kwargs["alpha"] == 257
 
 
-def test_indices_and_masks_stay() -> None:
+def test_indices_and_masks_are_unchanged() -> None:
     low, many = torch.ones(300, 2, dtype=torch.bfloat16), torch.arange(300)
     for call, place in (
         (_call("aten::embedding", low, many), 1),
@@ -118,7 +118,7 @@ def test_indices_and_masks_stay() -> None:
         assert result.args[place] is call.args[place]
 
 
-def test_a_wide_tensor_is_not_asked_to_become_float32() -> None:
+def test_conversion_to_float32_is_disabled_for_wide_tensors() -> None:
     """The argument is for half-precision kernels; the float64 one refuses it."""
     x = torch.ones(2, 3, dtype=torch.float16)
     arguments = (x, -1, True)
@@ -133,7 +133,7 @@ def test_dtype_arguments_are_wide() -> None:
     assert (result.kwargs["dtype"], result.given) == (WIDE[False], (torch.bfloat16, None, None))
 
 
-def test_what_draws_numbers() -> None:
+def test_calls_that_draw_random_numbers_are_recognized() -> None:
     x = torch.ones(1, 2, 4, 8)
     flash = "aten::_scaled_dot_product_flash_attention_for_cpu"
     assert not draws(_call(flash, x, x, x))

@@ -1,4 +1,4 @@
-"""Kernels and models of less capable CPUs, which torch and oneDNN can be told to assume."""
+"""Kernels and models of less capable CPUs, which environment variables of torch and oneDNN simulate."""
 
 from __future__ import annotations
 
@@ -58,17 +58,17 @@ _HEAD = "import torch; torch.set_num_threads(1)\n"
 
 
 @pytest.mark.parametrize("capability", ["default", "avx2", None])
-def test_numbers_that_fill_no_vector(capability: str | None) -> None:
+def test_vector_remainders_are_predicted_on_less_capable_cpus(capability: str | None) -> None:
     assert output_of(TAILS, torch=capability) == "1.0"
 
 
 @pytest.mark.parametrize("capability", ["default", "avx2", None])
-def test_attention_takes_exponentials_as_predicted(capability: str | None) -> None:
+def test_attention_exponentials_are_predicted_on_less_capable_cpus(capability: str | None) -> None:
     """Exponentials come in eights with AVX2, in sixteens with AVX512, else singly: the last of a row are exact."""
     assert float(output_of(ATTENTION, torch=capability)) < 1e-6
 
 
 @pytest.mark.parametrize("onednn", ["AVX2", None])
-def test_convolutions_are_added_up_low_where_onednn_has_none(onednn: str | None) -> None:
+def test_convolutions_without_onednn_kernels_accumulate_low(onednn: str | None) -> None:
     model = output_of(CONVOLUTIONS, torch="avx2" if onednn else None, onednn=onednn)
     assert model == "unmodelled" if onednn else model in {"once", "unmodelled"}

@@ -39,7 +39,7 @@ CASES: dict[str, Callable[[Tensor], Tensor]] = {
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bf16", "fp16"])
 @pytest.mark.parametrize("name", CASES)
-def test_the_order_of_sums_is_followed(name: str, dtype: torch.dtype) -> None:
+def test_scattered_gradients_follow_the_order_of_sums(name: str, dtype: torch.dtype) -> None:
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(2, 8, 13, 12, generator=generator).to(dtype).requires_grad_()
     observer = Observer("cpu", dtype)

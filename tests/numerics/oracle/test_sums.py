@@ -1,4 +1,4 @@
-"""Long float32 sums: equal terms lose much, and nothing to a low dtype; low-precision kernels do."""
+"""Long float32 sums: a large error of equal terms is no low precision, and low-precision kernels are found."""
 
 from __future__ import annotations
 
@@ -71,11 +71,11 @@ STEPS = {"layer_norm": norm_and_mean, "embedding": one_token, "index_add": one_r
 
 @DTYPES
 @pytest.mark.parametrize("name", STEPS)
-def test_equal_terms_are_no_low_precision(name: str, dtype: torch.dtype) -> None:
+def test_long_float32_sum_of_equal_terms_is_no_fault(name: str, dtype: torch.dtype) -> None:
     assert not verdict.faults(observed(STEPS[name], dtype), dtype)
 
 
-def test_their_roundings_are_more_than_those_of_a_short_sum() -> None:
+def test_roundings_of_equal_terms_exceed_those_of_a_short_sum() -> None:
     """Verify the premise of this file. A sum alone has 3/8 of a rounding for each term."""
     worst = {
         name: max(result.error for observed in observed(step, torch.float16) for result in observed.results)
@@ -115,14 +115,14 @@ def low_sums(dtype: torch.dtype) -> Change:
 
 
 @DTYPES
-def test_a_long_product_that_adds_up_low_is_named(dtype: torch.dtype) -> None:
+def test_long_product_with_low_sums_is_a_fault(dtype: torch.dtype) -> None:
     with kernel("mm", low_sums(dtype)):
         observer = observed(product, dtype)
     (fault,) = verdict.faults(observer, dtype)
     assert fault.operator == "mm"
 
 
-def test_a_long_sum_of_low_terms_is_named() -> None:
+def test_long_sum_of_low_terms_is_a_fault() -> None:
     """Equal terms show it by their own error, beyond any order of float32; other terms by a cancelled mean."""
     with kernel("mm", low_terms(torch.bfloat16)):
         equal = observed(product, torch.bfloat16)
@@ -134,15 +134,15 @@ def test_a_long_sum_of_low_terms_is_named() -> None:
     assert [fault.operator for fault in verdict.faults(other, torch.bfloat16)] == ["mm"]
 
 
-def test_what_no_float32_sum_exceeds_and_what_no_short_one_does() -> None:
-    """One roundoff for each term; and between the formats, 256 float32 roundings in bf16 and 90 in fp16."""
+def test_float32_sum_bounds_match_their_derivation() -> None:
+    """Expect one roundoff for each term, and between the formats 256 float32 roundings in bf16 and 90 in fp16."""
     assert [certain(terms) / FP32.u for terms in (1, 3, ROWS)] == [1, 3, ROWS]
     assert most_of_float32(torch.bfloat16) / FP32.u == 256
     assert round(most_of_float32(torch.float16) / FP32.u, 1) == 90.5
 
 
 @DTYPES
-def test_what_is_asked_of_other_numbers_lies_between_float32_and_a_rounding(dtype: torch.dtype) -> None:
+def test_bound_for_other_numbers_lies_between_float32_and_a_rounding(dtype: torch.dtype) -> None:
     """At least twice as far from one as from the other: sums of 131072 terms, 0.289 u for a low rounding."""
     bound = max(most_of_float32(dtype), probable(131072))
     assert bound > 2 * 0.25 * 131072**0.5 * FP32.u

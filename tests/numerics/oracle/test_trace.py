@@ -48,7 +48,7 @@ def test_rows_name_module_rule_dtypes_and_model() -> None:
     assert (loss.module, loss.rule, loss.given) == ("", "aten::cross_entropy_loss: fp32", ("float32",))
 
 
-def test_it_prints_as_a_table() -> None:
+def test_trace_prints_as_a_table() -> None:
     lines = str(traced(mlp())).splitlines()
     assert lines[0] == "mlp"
     assert lines[1].split() == ["module", "pass", "operator", "dtypes", "rule", "model", "calls", "equal", "error"]
@@ -57,7 +57,7 @@ def test_it_prints_as_a_table() -> None:
     assert max(map(len, lines)) < 200
 
 
-def test_updated_statistics_are_results() -> None:
+def test_updated_statistics_are_listed_as_results() -> None:
     trace = traced(cnn())
     norm = rows(trace, "native_batch_norm", "forward")[0]
     assert norm.returned == ("bfloat16", "float32", "float32", "float32", "float32")
@@ -65,7 +65,7 @@ def test_updated_statistics_are_results() -> None:
     assert norm.share > 0.999
 
 
-def test_shares_add_up_by_operator() -> None:
+def test_shares_are_summarized_by_operator() -> None:
     shares = traced(mlp()).signatures()
     assert shares["addmm/forward"] > 0.999
     assert shares["mm/backward"] > 0.999
@@ -73,8 +73,8 @@ def test_shares_add_up_by_operator() -> None:
 
 
 @pytest.mark.parametrize("name", ["addmm", "gelu"])
-def test_a_kernel_that_rounds_twice_is_seen(name: str) -> None:
-    """Plant a second rounding to fewer bits, below autocast, where no comparison of dtypes sees it."""
+def test_kernel_that_rounds_twice_has_the_lowest_share(name: str) -> None:
+    """Plant a second rounding to fewer bits, below autocast, where no comparison of dtypes detects it."""
     untyped: Any = torch.library
     library = untyped.Library("aten", "IMPL")
     overload = getattr(torch.ops.aten, name).default
@@ -100,7 +100,7 @@ def test_a_kernel_that_rounds_twice_is_seen(name: str) -> None:
     assert worst.share < 0.98
 
 
-def test_an_operator_in_another_dtype_is_seen() -> None:
+def test_operator_is_traced_with_the_dtypes_it_receives() -> None:
     def low(func: Any, args: Any, kwargs: Any) -> Any:
         x, target = args
         return func(x.bfloat16(), target, **kwargs)
@@ -116,7 +116,7 @@ def test_an_operator_in_another_dtype_is_seen() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_fused_attention_is_seen_in_both_passes(dtype: torch.dtype) -> None:
+def test_fused_attention_is_traced_in_both_passes(dtype: torch.dtype) -> None:
     """Fused attention may draw random values, but not without dropout; sixteen keys are one AVX512 vector."""
     case = next(case_of_zoo for case_of_zoo in wider_zoo() if case_of_zoo.name == "attention_flash")
     trace = traced(case, dtype=dtype)
@@ -126,7 +126,7 @@ def test_fused_attention_is_seen_in_both_passes(dtype: torch.dtype) -> None:
     assert all(row.model == "fused" and row.share > 0.99 for row in actual)
 
 
-def test_sums_that_cancel_are_as_exact_as_float32() -> None:
+def test_cancelling_sum_is_no_fault() -> None:
     """A sum that cancels beyond float32's precision is not a fault of the kernel."""
     big = torch.full((8, 1), 1e3)
     case = Case(
@@ -161,7 +161,7 @@ class _Nested(nn.Module):
         return result.sinh()
 
 
-def test_a_call_is_in_the_module_that_makes_it() -> None:
+def test_call_is_attributed_to_the_calling_module() -> None:
     """Include calls after a nested module returned or raised; a gradient is accumulated where its parameter is."""
     case = Case(
         "nested",
@@ -178,7 +178,7 @@ def test_a_call_is_in_the_module_that_makes_it() -> None:
     assert {row.module for row in rows(trace, "sinh", "backward")} == {""}
 
 
-def test_a_gradient_that_is_added_to_an_older_one_belongs_to_the_module_of_its_parameter() -> None:
+def test_accumulated_gradient_is_attributed_to_its_parameters_module() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     observer = Observer("cpu", torch.bfloat16, Places(model))
     with observer.on({}):

@@ -41,12 +41,12 @@ def shares(name: str, dtype: torch.dtype) -> list[float]:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bf16", "fp16"])
 @pytest.mark.parametrize("name", CALLS)
-def test_every_element_is_as_predicted(name: str, dtype: torch.dtype) -> None:
+def test_every_element_of_a_remainder_is_predicted(name: str, dtype: torch.dtype) -> None:
     assert shares(name, dtype) == [1.0] * 5
 
 
 @pytest.mark.parametrize("overload", ["aten::rsqrt", "aten::add.Tensor", "aten::sub.Tensor"])
-def test_one_rounding_is_left_where_there_is_no_low_number(overload: str) -> None:
+def test_operators_with_remainders_have_two_models_on_a_cpu_only(overload: str) -> None:
     assert model_of(overload, "cpu", "bf16").name is ModelName.EITHER
     assert model_of(overload, "cuda", "bf16").name is ModelName.ONCE
     assert ("either", overload) in formulas.BY_MODEL

@@ -37,23 +37,23 @@ def fault_text(
     return None if actual is None else actual.what
 
 
-def test_bounds_lie_between_what_was_measured_and_what_they_are_to_tell() -> None:
-    """Healthy kernels made 1.17; two roundings of one size make sqrt(2), and miss a quarter of the elements."""
+def test_bounds_lie_between_healthy_and_faulty_measurements() -> None:
+    """Healthy kernels had up to 1.17; two equal roundings have sqrt(2), and differ in a quarter of the elements."""
     assert 1.17 < EXCESS < 2**0.5
     assert 0.75 < SHARE < 1.0 < SHARE_EXCESS <= 1.05
 
 
-def test_what_follows_its_model_is_no_fault() -> None:
+def test_result_that_follows_its_model_is_no_fault() -> None:
     assert fault_text(LOW) is fault_text(WIDE) is None
 
 
-def test_another_dtype_than_promotion_gives() -> None:
+def test_result_in_an_unexpected_dtype_is_a_fault() -> None:
     assert fault_text(replace(WIDE, expected_dtype=BF16)) == "returned float32"
     assert fault_text(replace(WIDE, expected_dtype=None)) is None  # the kernel decides
 
 
 @pytest.mark.parametrize("factor", [1.0, 3.0])
-def test_an_error_beyond_the_models(factor: float) -> None:
+def test_error_beyond_the_model_is_a_fault(factor: float) -> None:
     """Operators that are known to round more often may have a larger error."""
     bound = factor * EXCESS * LOW.ideal
     call = observed(LOW, factor=factor)
@@ -65,14 +65,14 @@ def test_an_error_beyond_the_models(factor: float) -> None:
     assert fault_text(replace(LOW, error=1.9 * bound), call, scale=2.0) is None
 
 
-def test_an_error_below_one_rounding_of_few_elements_is_measured_by_that() -> None:
+def test_error_of_few_elements_is_bounded_by_one_rounding() -> None:
     exact = replace(LOW, ideal=0.0, elements=1, equal=1)
     least = tolerance.floor(1, 2.0**-8)
     assert fault_text(replace(exact, error=1.2 * least)) is None
     assert fault_text(replace(exact, error=1.3 * least)) is not None
 
 
-def test_a_share_that_is_not_the_models() -> None:
+def test_low_share_of_equal_elements_is_a_fault() -> None:
     """Judge a share if the error is slightly larger, of enough elements, and with a model of its elements."""
     few = replace(LOW, equal=int(SHARE * 1000) - 10, error=1.01 * SHARE_EXCESS * LOW.ideal)
     assert fault_text(few) == "equals its model in 89% of its elements"
@@ -84,7 +84,7 @@ def test_a_share_that_is_not_the_models() -> None:
 
 
 @pytest.mark.parametrize("low", [BF16, FP16])
-def test_a_float32_result_that_was_low(low: torch.dtype) -> None:
+def test_float32_result_with_a_low_precision_error_is_a_fault(low: torch.dtype) -> None:
     most = most_of_float32(low)
     assert fault_text(replace(WIDE, error=0.99 * most), low=low) is None
     assert (
@@ -93,7 +93,7 @@ def test_a_float32_result_that_was_low(low: torch.dtype) -> None:
     assert fault_text(replace(WIDE, error=1.9 * most), low=low, scale=2.0) is None
 
 
-def test_a_float32_result_of_a_model_that_keeps_sums_low() -> None:
+def test_float32_result_of_low_sums_has_the_error_of_its_model() -> None:
     """The result has the error of its model, and a little more."""
     retained = replace(WIDE, ideal=0.01)
     assert fault_text(replace(retained, error=0.0124)) is None
@@ -103,7 +103,7 @@ def test_a_float32_result_of_a_model_that_keeps_sums_low() -> None:
     assert fault_text(replace(small, error=1.51 * most_of_float32(BF16))) is not None
 
 
-def test_a_hollow_result() -> None:
+def test_hollow_result_is_a_fault() -> None:
     hollow = replace(WIDE, hollow=True)
     assert fault_text(hollow) == "returned float32 with values of bfloat16 alone"
     running = ModelName.RUNNING_SUM
@@ -111,7 +111,7 @@ def test_a_hollow_result() -> None:
     assert fault_text(hollow, observed(hollow, running, input_dtype=FLOAT32)) is not None
 
 
-def test_what_other_numbers_do_not_show_is_no_fault() -> None:
+def test_error_that_other_numbers_do_not_show_is_no_fault() -> None:
     bad = replace(LOW, error=2 * EXCESS * LOW.ideal)
     assert fault_text(replace(bad, again=LOW)) is None
     assert fault_text(replace(bad, again=bad)) is not None
@@ -123,7 +123,7 @@ def test_what_other_numbers_do_not_show_is_no_fault() -> None:
     assert fault_text(off, observed(off, longest=long), low=FP16) is not None  # nothing was computed from other values
 
 
-def test_the_worst_kind_comes_first() -> None:
+def test_faults_are_sorted_worst_first() -> None:
     share = replace(LOW, equal=500, error=1.1 * LOW.ideal)
     kinds = [
         share,
@@ -138,12 +138,12 @@ def test_the_worst_kind_comes_first() -> None:
     assert actual[1] == "returned float32 with values of bfloat16 alone"
 
 
-def test_how_it_is_called() -> None:
+def test_fault_names_operator_and_place() -> None:
     (fault,) = faults([observed(replace(WIDE, expected_dtype=BF16))], BF16)
     assert (fault.operator, fault.place) == ("mm (of linear)", "layer, forward pass")
 
 
-def test_values_that_are_no_rounding_are_told_from_those_that_round_twice() -> None:
+def test_large_errors_are_attributed_to_a_wrong_kernel() -> None:
     garbage, twice = replace(LOW, error=50.0), replace(LOW, error=2e-3)
     actual = [fault_of(observed(values), values, BF16, 1.0) for values in (garbage, twice)]
     assert [fault is not None and "the kernel is wrong" in fault.likely for fault in actual] == [True, False]

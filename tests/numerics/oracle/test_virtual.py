@@ -78,7 +78,7 @@ def test_shallow_models_are_predicted_bit_for_bit_in_bf16(case: Case) -> None:
 
 @pytest.mark.parametrize("precision", [BF16, FP16], ids=lambda precision: precision.name)
 @pytest.mark.parametrize("attention", Attention)
-def test_deep_models_make_the_predicted_error(precision: Precision, attention: Attention) -> None:
+def test_deep_models_have_the_predicted_error(precision: Precision, attention: Attention) -> None:
     actual = distances(decoder(attention=attention), precision)
     del actual["output.loss"]  # one value, whose noise may be small by chance
     assert max(actual.values()) < 1.5
@@ -126,7 +126,7 @@ def _odd(model: nn.Module, batch: dict[str, Tensor]) -> dict[str, Tensor]:
     return {"a": answer.logits.float().square().mean(), "b": answer.extra["hidden"].float().abs().mean()}
 
 
-def test_keywords_dataclasses_buffers_frozen_layers_in_place_operators_and_several_losses() -> None:
+def test_model_with_unusual_inputs_outputs_and_state_is_predicted() -> None:
     actual = distances(_case(_odd, Odd))
     assert "frozen.weight" not in actual
     assert {"buffer.average", "first.weight", "output.a", "output.b", "input.x"} <= actual.keys()
@@ -141,7 +141,7 @@ def test_tied_weights_stay_tied() -> None:
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
-def test_checkpoints(*, reentrant: bool) -> None:
+def test_checkpointed_model_is_predicted(*, reentrant: bool) -> None:
     def loss(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
         return checkpoint(model, batch["x"], use_reentrant=reentrant).float().square().mean()  # type: ignore[no-any-return]
 
@@ -166,7 +166,7 @@ def test_explicit_casts_act_on_the_virtual_dtype() -> None:
     assert max(distances(_case(loss)).values()) < 0.01
 
 
-def test_regions_within_the_case_count() -> None:
+def test_regions_within_the_case_are_respected() -> None:
     def loss(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
         with torch.autocast("cpu", enabled=False):
             y: Tensor = model(batch["x"])
@@ -177,7 +177,7 @@ def test_regions_within_the_case_count() -> None:
     assert max(distances(_case(loss), inside=True).values()) < 0.05
 
 
-def test_dropout_drops_the_same() -> None:
+def test_dropout_masks_are_the_same() -> None:
     def build() -> nn.Module:
         return nn.Sequential(nn.Linear(16, 32), nn.Dropout(0.5), nn.Linear(32, 16))
 
@@ -185,12 +185,12 @@ def test_dropout_drops_the_same() -> None:
     assert max(actual.values()) < 0.01
 
 
-def test_what_is_random_leaves_the_same_generator_state() -> None:
+def test_random_operator_advances_the_generator_equally() -> None:
     case = _case(lambda model, batch: (model(batch["x"]).float() + torch.rand(12, 16)).square().mean())
     assert max(distances(case).values()) < 0.01
 
 
-def test_a_sparse_gradient_is_dense() -> None:
+def test_sparse_gradient_is_predicted() -> None:
     def build() -> nn.Module:
         return nn.Sequential(nn.Embedding(20, 8, sparse=True), nn.Linear(8, 4))
 
@@ -213,7 +213,7 @@ def test_complex_gradients_are_conjugated() -> None:
     assert all(torch.allclose(exact[name], plain[name].double(), rtol=1e-4, atol=1e-5) for name in exact)
 
 
-def test_what_a_factory_makes_is_as_wide_as_all_else() -> None:
+def test_tensors_from_factories_are_wide() -> None:
     """index_add requires two equal dtypes, as its arguments are meant to be."""
 
     def loss(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
@@ -224,7 +224,7 @@ def test_what_a_factory_makes_is_as_wide_as_all_else() -> None:
     assert max(distances(_case(loss)).values()) < 0.01
 
 
-def test_operator_that_reads_bits_is_given_those_of_the_dtype() -> None:
+def test_operator_that_reads_bits_receives_those_of_the_dtype() -> None:
     def loss(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
         exponent = (batch["x"].view(torch.int32) >> 23) & 255  # of float32
         return model(batch["x"]).float().square().mean() * (exponent - 126).float().mean()  # type: ignore[no-any-return]
@@ -232,7 +232,7 @@ def test_operator_that_reads_bits_is_given_those_of_the_dtype() -> None:
     assert max(distances(_case(loss)).values()) < 0.01
 
 
-def test_operator_without_float64_goes_by_its_float32_kernel() -> None:
+def test_operator_without_float64_uses_its_float32_kernel() -> None:
     with torch.library._scoped_library("amp_tests", "DEF") as library:
         library.define("narrow(Tensor x) -> Tensor")
 
@@ -252,7 +252,7 @@ def test_operator_without_float64_goes_by_its_float32_kernel() -> None:
         assert max(distances(_case(loss)).values()) < 0.01
 
 
-def test_an_error_of_the_model_is_the_models_own() -> None:
+def test_exception_that_the_model_handles_is_left_to_it() -> None:
     def loss(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
         with contextlib.suppress(RuntimeError):
             batch["x"] @ batch["x"]
@@ -261,7 +261,7 @@ def test_an_error_of_the_model_is_the_models_own() -> None:
     assert max(distances(_case(loss)).values()) < 0.01
 
 
-def test_nothing_is_rounded_in_the_exact_step() -> None:
+def test_exact_step_rounds_nothing() -> None:
     case = _case(lambda model, batch: f.mse_loss(model(batch["x"]).half().float(), batch["x"].detach()))
     exact = run_exact(case, case.realise().on("cpu"), "cpu", seed=0).step
     plain = run_step(
@@ -274,14 +274,14 @@ def test_nothing_is_rounded_in_the_exact_step() -> None:
         assert torch.allclose(exact.named()[name], value, rtol=1e-12, atol=1e-15)
 
 
-def test_a_plain_tensor_that_is_written_to_has_the_values() -> None:
+def test_plain_tensor_receives_written_virtual_values() -> None:
     plain, written = torch.zeros(3), torch.tensor([1 / 3, 2 / 3, 1.0])
     with Predictor("cpu", rounds=True).on():
         plain.add_(virtual(written))
     assert torch.equal(plain, written)
 
 
-def test_statistics_that_a_norm_updates_are_rounded_to_their_dtype() -> None:
+def test_updated_norm_statistics_are_rounded_to_their_dtype() -> None:
     predictor = Predictor("cpu", rounds=True)
     realised = predictor.virtualised(Realised(nn.BatchNorm1d(4), torch.randn(8, 4)))
     with predictor.on():
@@ -293,7 +293,7 @@ def test_statistics_that_a_norm_updates_are_rounded_to_their_dtype() -> None:
         assert actual.abs().max() > 0
 
 
-def test_an_operator_whose_roundings_nothing_follows_is_kept_by_name() -> None:
+def test_operator_without_a_rounding_model_is_recorded_by_name() -> None:
     predictor = Predictor("cpu", rounds=True)
     with predictor.on():
         a, b, weight = (virtual(torch.randn(*shape).bfloat16()) for shape in ((2, 3), (2, 4), (5, 3, 4)))
