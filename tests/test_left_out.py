@@ -167,7 +167,7 @@ def test_families_without_assertions_are_refused(
 ) -> None:
     """Refuse -O, which removes assertions, also those of shared code; a project's own tests are not judged."""
     monkeypatch.setenv("PYTHONOPTIMIZE", "1")
-    result = checks.apart(*ON_CPU, folder)
+    result = checks.fresh(*ON_CPU, folder)
     assert result.ret == status, result.stdout.str() + result.stderr.str()
     refused = "python -O, or PYTHONOPTIMIZE=1: removes assert statements" in result.stderr.str()
     assert refused is (status == 4)

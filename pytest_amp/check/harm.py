@@ -150,7 +150,7 @@ def measured(harm: Harm, entries: Sequence[Entry]) -> tuple[list[Entry], float]:
     The functions of the entries are measured, and all functions that cast to a low dtype.
     """
     case, where, u = harm.case, harm.where, harm.where.precision.u
-    as_it_is = harm.errors()
+    harm.errors()  # fills the parts
     suspects = {
         key: part
         for key, part in harm.parts.items()
@@ -161,7 +161,7 @@ def measured(harm: Harm, entries: Sequence[Entry]) -> tuple[list[Entry], float]:
     whole = _confirmed(case, where, harm, suspects, u)
     if whole <= LIMIT:
         return list(entries), whole
-    by_part = {key: _of_one(harm, key, suspects, as_it_is, u) for key in list(suspects)[:MOST]}
+    by_part = {key: _of_one(harm, key, suspects, u) for key in list(suspects)[:MOST]}
     result = []
     for entry in entries:
         keys = [key for key, part in suspects.items() if part.is_at(entry.site, entry.message) and key in by_part]
@@ -188,22 +188,28 @@ def _confirmed(case: Case, where: Conditions, harm: Harm, suspects: dict[Key, Pa
     return whole
 
 
-def _loss_harm(harm: Harm, suspects: Iterable[Key], u: float) -> float:
-    ratio = loss_ratio(harm.errors(), harm.errors(suspects), u)
+def _loss_harm(harm: Harm, suspects: Mapping[Key, Part], u: float) -> float:
+    """Return the harm of the casts of the functions to the loss.
+
+    A loss that is low by autocast's rules alone, as a mean on a CPU, is rounded once: that is a finding of the linter,
+    and no harm of the model's code.
+    """
+    casting = [key for key, part in suspects.items() if part.cast_lines]
+    ratio = loss_ratio(harm.errors(), harm.errors(casting), u) if casting else 1.0
     return ratio if ratio > LOSS_LIMIT else 1.0
 
 
-def _of_one(harm: Harm, key: Key, suspects: Iterable[Key], as_it_is: Errors, u: float) -> float:
+def _of_one(harm: Harm, key: Key, suspects: Mapping[Key, Part], u: float) -> float:
     """Return the harm of one function: the larger of two ratios of errors.
 
     One compares the unchanged step with the step without the function, the other a step with the function alone with a
-    step without any of ``suspects``.
+    step without any of ``suspects``. The loss counts for a function that casts.
     """
     remaining = frozenset(suspects) - {key}
-    pairs = ((as_it_is, harm.errors([key])), (harm.errors(remaining), harm.errors(suspects)))
+    pairs = ((harm.errors(), harm.errors([key])), (harm.errors(remaining), harm.errors(suspects)))
     ratios = [ratio_of(left, right, u) for left, right in pairs]
-    losses = [ratio for left, right in pairs if (ratio := loss_ratio(left, right, u)) > LOSS_LIMIT]
-    return max(*ratios, *losses, 1.0)
+    losses = [loss_ratio(left, right, u) for left, right in pairs if suspects[key].cast_lines]
+    return max(*ratios, *(ratio for ratio in losses if ratio > LOSS_LIMIT), 1.0)
 
 
 def limit_of(part: Part, where: Conditions) -> float:

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from pytest_amp.cases import Case, mlp
 from pytest_amp.check.entry import Entry
-from pytest_amp.check.harm import LIMIT, Errors, Harm, loss_ratio, measured, ratio_of
+from pytest_amp.check.harm import LIMIT, LOSS_LIMIT, Errors, Harm, loss_ratio, measured, ratio_of
 from pytest_amp.devices import find_device
 from pytest_amp.lint import Severity
 from pytest_amp.numerics.conditions import Conditions
@@ -71,6 +71,23 @@ def test_mean_of_losses_in_fp16_is_harmful() -> None:
     (entry,), ratio = measured(harm_of(case, FP16), [])
     assert ratio > LIMIT
     assert lines(entry.site) == marked("low_mean")
+
+
+def adversarial(model: nn.Module, batch: Batch) -> Tensor:
+    """Return the loss of a discriminator, which a CPU computes in the dtype of the scores: 100.24 becomes 100."""
+    scores = model(batch["x"], batch["at"])
+    return functional.softplus(-scores).mean() * 1e-3 + 100.24
+
+
+def test_loss_that_is_low_by_the_rules_of_autocast_is_no_harm() -> None:
+    """It is rounded once, and the model's code casts nothing: a finding of the linter stays a warning."""
+    line = f"test_harm.py:{adversarial.__code__.co_firstlineno + 3}"
+    warning = Entry(kind="low-loss", severity=Severity.WARNING, module="", site=line, message="the loss is low")
+    harm = harm_of(replace(turned(by_nothing), loss=adversarial), BF16)
+    assert loss_ratio(harm.errors(), harm.errors(harm.parts), BF16.u) > LOSS_LIMIT
+    entries, ratio = measured(harm, [warning])
+    assert [(entry.kind, entry.is_error) for entry in entries] == [("low-loss", False)]
+    assert ratio <= LIMIT
 
 
 def test_linter_finding_has_the_harm_of_its_function() -> None:
