@@ -29,7 +29,7 @@ from pytest_amp.record.file import dumps, parsed
 from pytest_amp.record.renamed import Renaming, renamings, renamings_for, renewed
 from tests.project import ROOT, Project, red, summary
 
-EXAMPLES = sorted((ROOT / "docs" / "examples").glob("torch-*.json.gz"))
+EXAMPLES = [ROOT / "docs" / "lab" / "examples" / f"torch-{release}.json.gz" for release in ("2.6", "2.13", "2.14")]
 ON_CPU = ("--amp-device=cpu", "--amp-dtype=bf16")
 
 
