@@ -18,24 +18,17 @@ from tests.planted.table import defect, swap
 
 
 @defect(
-    "LSTMs under autocast detach their recurrent weights: oneDNN's on a CPU, cuDNN's on CUDA",
-    caught_by="gradients/test_zoo.py::test_step[cpu-bf16-lstm]",
+    "GRUs under autocast detach their recurrent weights",
+    caught_by="gradients/test_layers.py::test_layer[cpu-bf16-GRU]",
 )
 def recurrent_weights_get_no_gradient() -> None:
-    def onednn(call: Overridden) -> Any:
-        x, weight, recurrent, *rest = call.args
-        return replace(call, args=(x, weight, recurrent.detach(), *rest)).cast(call.low).run()
+    def gru(x: Tensor, states: Tensor, weights: Sequence[Tensor], *settings: Any) -> Any:
+        if torch.is_autocast_enabled(x.device.type):
+            # A layer has four: input and recurrent weights, and a bias of each.
+            weights = [weight.detach() if place % 4 == 1 else weight for place, weight in enumerate(weights)]
+        return original(x, states, weights, *settings)
 
-    def cudnn(call: Overridden) -> Any:
-        x, weights, stride, _buffer, *rest = call.args
-        cut = [
-            weight_of_place.detach() if place % stride == 1 else weight_of_place
-            for place, weight_of_place in enumerate(weights)
-        ]
-        return replace(call, args=(x, cut, stride, None, *rest)).cast(call.low).run()
-
-    override("mkldnn_rnn_layer", onednn, device_types=["cpu"])
-    override("_cudnn_rnn", cudnn, device_types=["cuda"])
+    original = swap(torch._VF, "gru", gru)
 
 
 @defect(

@@ -43,6 +43,11 @@ def test_memory(amp: Any, case: Any) -> None:
 
 
 @every_model
+def test_check(amp: Any, case: Any) -> None:
+    amp.check(case)
+
+
+@every_model
 def test_training(amp: Any, case: Any, model: RealModel) -> None:
     amp.check_training(case, steps=model.steps, optimizer=lambda parameters: AdamW(parameters, lr=model.rate))
 
