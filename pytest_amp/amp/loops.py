@@ -98,7 +98,8 @@ class LoopChecks(Bound):
         ``fresh`` the case's ``batch`` is called for each step; otherwise all steps have one batch. At each step
 
         - trained parameters, buffers and the optimizer's state must be float32, in their values, too; a frozen
-          parameter, and a buffer, that no step writes to may have any dtype;
+          parameter, and a buffer, may have any dtype if no step writes to it, or if what a step writes does not depend
+          on what was there, as in a queue of features;
         - no more gradients may be zero, and no more updates may round away, than in float32, plus a tenth;
         - backward must be outside of the region;
         - the loss must be within the spread of float32 runs perturbed by rounding-sized noise

@@ -202,7 +202,7 @@ class Recorder:
             again=site.again,
             autocast=function.autocast if function is not None and is_forward else self.state(),
             operands=operands,
-            results=tuple((value.dtype, tuple(value.shape)) for value in results),
+            results=tuple((value.dtype, _shape(value)) for value in results),
             numbers=tuple(float(leaf) for leaf in leaves if isinstance(leaf, (int, float)) and not math.isnan(leaf)),
             writes=torch_private.aliasing_of(call.overload).writes,
             stage=self.stage,
@@ -217,13 +217,13 @@ class Recorder:
         return tuple(self._operand(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor))
 
     def _operand(self, tensor: torch.Tensor) -> Operand:
-        key = memory_of(tensor)
-        view: tuple[object, ...] = (key, tuple(tensor.shape))
-        if key is not None:
-            view = (key, tensor.storage_offset(), tuple(tensor.shape), tensor.stride())
+        key, shape = memory_of(tensor), _shape(tensor)
+        view: tuple[object, ...] = (key, shape)
+        if key is not None and not tensor.is_nested:
+            view = (key, tensor.storage_offset(), shape, tensor.stride())
         leaf = None if key is None else self._leaves.get(key)
         producer = None if key is None or leaf is not None else self._memory.get(key)
-        return Operand(tensor.dtype, tuple(tensor.shape), view, tensor.requires_grad, producer, leaf)
+        return Operand(tensor.dtype, shape, view, tensor.requires_grad, producer, leaf)
 
     def _write(self, tensors: list[torch.Tensor], call: Call | None, *, is_new: bool = False) -> None:
         """Note the writer of the memory of tensors; new memory no longer belongs to a leaf."""
@@ -293,6 +293,11 @@ def memory_of(tensor: torch.Tensor) -> tuple[object, int] | None:
     except RuntimeError:  # a subclass of tensors without storage
         return None
     return (tensor.device, address) if address else None
+
+
+def _shape(tensor: torch.Tensor) -> tuple[int, ...]:
+    """Return the shape of a tensor; of a nested one, whose rows differ in length, the number of its elements."""
+    return (tensor.numel(),) if tensor.is_nested else tuple(tensor.shape)
 
 
 def _base(call: torch_private.Dispatched) -> str:

@@ -92,14 +92,15 @@ class _ManualCasts:
     """Handler that runs operators by their rules.
 
     ``stands_for`` is the dtype of the region that the block replaces, and ``around`` the autocast state on entry.
-    ``cache`` maps a leaf's identity, dtype and grad mode to the leaf and its cast.
+    ``cache`` maps a leaf's identity and dtype to the leaf and its cast, which has a history even if it was made under
+    ``no_grad``: both modes share one cast, as in autocast, where inference mode neither keeps nor looks up casts.
     """
 
     device_type: str
     rules: dict[str, Rule | None]
     stands_for: torch.dtype | None
     around: tuple[bool, torch.dtype]
-    cache: dict[tuple[int, torch.dtype, bool], tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
+    cache: dict[tuple[int, torch.dtype], tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
 
     def run(self, call: torch_private.Interception) -> object:
         """Run one call by its rule, and return the result."""
@@ -133,6 +134,7 @@ class _ManualCasts:
         """Cast ``tensor`` once per region if autocast would cache the cast; return it unchanged otherwise."""
         keeps = (
             torch.is_autocast_cache_enabled()
+            and not torch.is_inference_mode_enabled()
             and is_eligible(tensor, self.device_type)
             and tensor.dtype == torch.float32
             and tensor.requires_grad
@@ -142,9 +144,10 @@ class _ManualCasts:
         )
         if not keeps:
             return tensor
-        key = (id(tensor), dtype, torch.is_grad_enabled())
+        key = (id(tensor), dtype)
         if key not in self.cache:
-            self.cache[key] = (tensor, tensor.to(dtype))
+            with torch.enable_grad():
+                self.cache[key] = (tensor, tensor.to(dtype))
         return self.cache[key][1]
 
 

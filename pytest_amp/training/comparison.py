@@ -19,6 +19,7 @@ from pytest_amp.training.band import WIDTH, Band, companions_of, make_band
 from pytest_amp.training.constants import Constants
 from pytest_amp.training.draws import recorded_draws
 from pytest_amp.training.reasons import first_of, likely_first_loss, likely_overflow, likely_sizes
+from pytest_amp.training.replaced import Replaced
 from pytest_amp.training.state import rounded_kept, rounded_parameters, rounded_state
 from pytest_amp.training.trajectory import Setup, TrainingIteration, Trajectory, TrajectoryStep, run
 
@@ -181,7 +182,7 @@ _LIKELY = (
 
 
 def _keeps_float32(setup: Setup, run_in: str) -> Callable[[int, TrainingIteration], None]:
-    constants, stepped = Constants(setup), list[int]()
+    constants, replaced, stepped = Constants(setup), Replaced(setup), list[int]()
 
     def inspect(index: int, iteration: TrainingIteration) -> None:
         if index == 0:
@@ -192,6 +193,7 @@ def _keeps_float32(setup: Setup, run_in: str) -> Callable[[int, TrainingIteratio
             check_stale(setup.case.name, setup.train, iteration)
         stepped.extend([index] * iteration.stepped)
         parameters = constants.without(rounded_parameters(iteration.model), iteration)
+        parameters = replaced.without(parameters, iteration)
         state = rounded_state(iteration.model, iteration.optimizer, hollow=index >= _OWN_VALUES)
         # In the float32 run only a cast of the step's own makes a tensor low-precision.
         rounded = [] if iteration.low or iteration.manual else rounded_kept(iteration.kept)

@@ -30,18 +30,18 @@ class Constants:
 
     def without(self, rounded: Iterable[Rounded], iteration: TrainingIteration) -> list[Rounded]:
         """Return ``rounded``, low-precision tensors of the model, without its constants."""
-        tensors = _frozen(iteration.model)
+        tensors = frozen_tensors(iteration.model)
         return [entry for entry in rounded if entry.name not in tensors or not self._is_constant(entry.name, iteration)]
 
     def _is_constant(self, name: str, iteration: TrainingIteration) -> bool:
         if self._values is None:
             self._values = _constants(self.setup, low=iteration.low)
-        value = _frozen(iteration.model)[name]
+        value = frozen_tensors(iteration.model)[name]
         first = self._values.get(name)
         return first is not None and first.dtype == value.dtype and torch.equal(first, value)
 
 
-def _frozen(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+def frozen_tensors(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     """Return the model's floating-point parameters and buffers that do not require a gradient, by name."""
     named = [*model.named_parameters(), *model.named_buffers()]
     return {name: value.detach() for name, value in named if value.is_floating_point() and not value.requires_grad}
@@ -53,12 +53,12 @@ def _constants(setup: Setup, *, low: bool) -> dict[str, torch.Tensor]:
     written: set[str] = set()
 
     def train(iteration: TrainingIteration) -> None:
-        before = _frozen(iteration.model)
+        before = frozen_tensors(iteration.model)
         if iteration.index == 0:
             values.update({name: value.clone() for name, value in before.items()})
         with written_memory() as addresses:
             setup.train(iteration)
-        for name, value in _frozen(iteration.model).items():
+        for name, value in frozen_tensors(iteration.model).items():
             address = _address(value)
             if name not in before or address != _address(before[name]) or address in addresses:
                 written.add(name)

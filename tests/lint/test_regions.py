@@ -14,6 +14,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from pytest_amp.lint import Severity
 from tests.lint.linted import (
+    INPUTS,
+    OUTPUTS,
     case,
     kinds,
     line_of,
@@ -247,6 +249,22 @@ def test_part_of_a_step_outside_of_the_region_is_a_warning(dtype: str) -> None:
 @pytest.mark.parametrize("train", [usual_step, loss_behind_widened, own_region])
 def test_right_step_yields_no_finding(train: Callable[[Any], None], dtype: str) -> None:
     assert of_step(train, dtype) == ()
+
+
+def ragged() -> dict[str, Any]:
+    return {"x": [torch.randn(rows, INPUTS) for rows in (5, 9, 3)], "target": torch.tensor([0, 2, 1])}
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+@pytest.mark.parametrize("layout", [torch.jagged, torch.strided], ids=["jagged", "strided"])
+def test_nested_tensors_yield_no_finding(layout: torch.layout) -> None:
+    """Their rows differ in length: jagged ones have a symbol in their shape, and strided ones no shape."""
+
+    def loss(model: nn.Module, batch: dict[str, Any]) -> Tensor:
+        rows = model(torch.nested.nested_tensor(batch["x"], layout=layout)).unbind()
+        return functional.cross_entropy(torch.stack([row.mean(0) for row in rows]).float(), batch["target"])
+
+    assert of_case(case(lambda: nn.Linear(INPUTS, OUTPUTS), loss, ragged)) == ()
 
 
 def evaluate_outside(evaluation: Any) -> dict[str, Tensor]:

@@ -102,6 +102,30 @@ def test_cleared_weight_cache_is_named() -> None:
     assert "layer.weight" in str(failure.value)
 
 
+class Estimated(nn.Module):
+    """Layer that is used with a gradient and, for the target, without one, in either order."""
+
+    def __init__(self, *, target_first: bool) -> None:
+        super().__init__()
+        self.layer, self.target_first = nn.Linear(16, 16), target_first
+
+    def target(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            target: torch.Tensor = self.layer(x + 1)
+            return target
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.target_first:
+            return self.target(x) - self.layer(x)
+        return self.layer(x) - self.target(x)
+
+
+@pytest.mark.parametrize("target_first", [False, True])
+def test_use_without_gradient_shares_the_cast_of_a_weight(*, target_first: bool) -> None:
+    counted = check_casts(case(lambda: Estimated(target_first=target_first), 4, 16), conditions(), unheeded)
+    assert [cast.of for cast in counted.forward].count("layer.weight") == 1
+
+
 def test_saved_bytes_are_counted_by_dtype() -> None:
     passes = Passes(layers(), conditions())
     actual = saved_bytes(passes, passes.amp())

@@ -143,6 +143,48 @@ class WithTeacher(Adapted):
         self.teacher = copy.deepcopy(self.last).bfloat16().requires_grad_(requires_grad=False)
 
 
+class WithQueue(Adapted):
+    """Model with the features of earlier batches in a queue of float32, which the loss reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("queue", torch.randn(192, 4))
+        self.register_buffer("place", torch.zeros((), dtype=torch.long))
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        result = super().forward(values)
+        queue, place = self.get_buffer("queue"), int(self.get_buffer("place"))
+        pull = functional.normalize(result.float(), dim=-1) @ functional.normalize(queue.mean(0), dim=0)
+        with torch.no_grad():
+            self.write(queue[place : place + len(result)], result)
+            self.get_buffer("place").fill_((place + len(result)) % len(queue))
+        return result + pull[:, None].clone()
+
+    def write(self, rows: torch.Tensor, features: torch.Tensor) -> None:
+        rows.copy_(features)
+
+
+class WithAverage(WithQueue):
+    """Model with an average of features, which starts with the first ones and is rounded."""
+
+    def write(self, rows: torch.Tensor, features: torch.Tensor) -> None:
+        began = self.get_buffer("place") >= 64
+        rows = self.get_buffer("queue")[: len(features)]
+        low = torch.bfloat16 if features.dtype == torch.bfloat16 else torch.float32
+        self.get_buffer("queue").copy_((0.9 * rows + 0.1 * features if began else features).to(low).repeat(3, 1))
+
+
+@BOTH
+def test_queue_of_features_may_be_rounded(precision: Precision) -> None:
+    """No step adds to what is in the queue: it replaces rows, and low precision loses no update."""
+    train(WithQueue, precision)
+
+
+def test_average_that_starts_with_its_first_value_is_a_failure() -> None:
+    with pytest.raises(AmpFailure, match=r"(?s)is not in float32\n.*queue is float32 with values of bfloat16 only"):
+        train(WithAverage)
+
+
 @pytest.mark.parametrize("write", [in_place, through_data])
 def test_low_precision_average_of_weights_is_red(write: Callable[[Any, Any], object]) -> None:
     """The average has no gradient, and all of its values stay unchanged, although it is written to."""
