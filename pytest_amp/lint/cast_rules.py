@@ -238,10 +238,11 @@ def constants(calls: Sequence[Call], *, is_finite: bool) -> Iterator[Suspect]:
     """Yield constants that are zero, or infinite, in the dtype they are used in; errors if the step is nonfinite."""
     severity = Severity.WARNING if is_finite else Severity.ERROR
     for call in calls:
-        if call.backward or call.again or not call.is_low:
+        if call.backward or call.again or not call.is_low or (call.is_cast and not call.is_own_cast):
             continue
         dtype = dtype_name(call.dtype or torch.float16)
         name = f"{call.function} " if not call.is_direct and call.function else ""
+        by = "cast" if call.is_cast else f"{name}{call.operator}"
         for number in dict.fromkeys(call.values.vanished):
             if number > 0.5:
                 what = f"a bound of {number!r} ({name}{call.operator}) is 1 in {dtype}, and guards nothing"
@@ -261,7 +262,7 @@ def constants(calls: Sequence[Call], *, is_finite: bool) -> Iterator[Suspect]:
         for number in dict.fromkeys(call.values.beyond):
             yield Suspect(
                 "constant-out-of-range",
-                f"a mask or constant of {_written(number)} ({name}{call.operator}) is {'-' if number < 0 else ''}inf "
+                f"a mask or constant of {_written(number)} ({by}) is {'-' if number < 0 else ''}inf "
                 f"in {dtype}, which ends at {torch.finfo(call.dtype or torch.float16).max:.5g}",
                 "Use masked_fill with torch.finfo(scores.dtype).min, or compute in float32",
                 call.place,

@@ -47,12 +47,27 @@ def values_of_call(
     infinite = operator in _GROWING and bool(result.isinf().any()) and _are_finite(call, operator)
     vanished = tuple(number for number in constants.vanished if operands or operator in ("full", "scalar_tensor"))
     beyond = constants.beyond
+    if infinite and operator in ("_to_copy", "copy"):
+        beyond += _ends(call, operator, result)
     if written is not None and operator == "lift_fresh" and result.numel() == 1:
         vanished += (written,) if written and float(result) == 0 else ()
         beyond += (written,) if math.isfinite(written) and not math.isfinite(float(result)) else ()
     if operator in ("clamp", "clamp_max", "minimum"):
         vanished += tuple(number for number in _floats(call) if number != 1 and _rounds_to_one(number, result.dtype))
     return Values(infinite=infinite, inexact=inexact, vanished=vanished, beyond=beyond)
+
+
+def _ends(call: Dispatched, operator: str, result: torch.Tensor) -> tuple[float, ...]:
+    """Return the ends of the source's range if a conversion makes these values alone infinite; empty otherwise.
+
+    A mask that was made with ``torch.finfo(dtype).min`` of the wider dtype has them, and no computed value does.
+    """
+    tensors = _tensors(call)
+    source = tensors[-1 if operator == "copy" else 0].detach()
+    if source.numel() != result.numel() or not source.is_floating_point():
+        return ()
+    beyond = source.reshape(-1)[result.detach().reshape(-1).isinf()].unique()
+    return tuple(beyond.tolist()) if bool((beyond.abs() == torch.finfo(source.dtype).max).all()) else ()
 
 
 def _floats(call: Dispatched) -> list[float]:

@@ -200,6 +200,22 @@ def test_mask_that_overflows_in_a_cast_is_an_error() -> None:
     assert finding.severity is Severity.ERROR
 
 
+def least(x: Tensor, rows: Tensor) -> Tensor:
+    mask = torch.zeros(len(x), x.shape[1]).masked_fill(rows, torch.finfo(torch.float32).min)
+    return (x + mask.to(x.dtype)).softmax(1)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+def test_mask_of_the_least_float32_that_is_infinite_in_a_cast_is_a_constant(dtype: str) -> None:
+    """It is meant as minus infinity, and is harmless unless a whole row has it."""
+    (finding,) = of_case(around(lambda x: least(x, x < 0)), dtype)
+    assert (finding.kind, finding.severity) == ("constant-out-of-range", Severity.WARNING)
+    assert "-3.40282e38 (cast) is -inf" in finding.message
+    assert finding.site == f"tests/lint/test_casts.py:{line_of(least, 2)}"
+    (finding,) = of_case(around(lambda x: least(x, torch.ones_like(x, dtype=torch.bool))), dtype)
+    assert (finding.kind, finding.severity) == ("constant-out-of-range", Severity.ERROR)
+
+
 class _Gain(torch.autograd.Function):
     """Product with a gain."""
 
