@@ -66,8 +66,10 @@ def _ends(call: Dispatched, operator: str, result: torch.Tensor) -> tuple[float,
     source = tensors[-1 if operator == "copy" else 0].detach()
     if source.numel() != result.numel() or not source.is_floating_point():
         return ()
-    beyond = source.reshape(-1)[result.detach().reshape(-1).isinf()].unique()
-    return tuple(beyond.tolist()) if bool((beyond.abs() == torch.finfo(source.dtype).max).all()) else ()
+    beyond = source.reshape(-1)[result.detach().reshape(-1).isinf()]
+    if not bool((beyond.abs() == torch.finfo(source.dtype).max).all()):
+        return ()
+    return tuple(dict.fromkeys(beyond.tolist()))
 
 
 def _floats(call: Dispatched) -> list[float]:

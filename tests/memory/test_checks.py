@@ -115,9 +115,8 @@ class Estimated(nn.Module):
             return target
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if self.target_first:
-            return self.target(x) - self.layer(x)
-        return self.layer(x) - self.target(x)
+        results = [self.target(x), self.layer(x)] if self.target_first else [self.layer(x), self.target(x)]
+        return torch.sub(*results)
 
 
 @pytest.mark.parametrize("target_first", [False, True])
