@@ -72,6 +72,6 @@ def _is_independent(first: _Write, disturbed: _Write) -> bool:
     """Return whether a step wrote values, and the same ones after the disturbance."""
     if first.after.shape != disturbed.after.shape or first.before.shape != first.after.shape:
         return False
-    kept = (first.before == first.after) & (disturbed.before == disturbed.after)
+    unwritten = (first.before == first.after) & (disturbed.before == disturbed.after)
     same = first.after == disturbed.after
-    return bool((kept | same).all()) and bool((same & ~kept).any())
+    return bool((unwritten | same).all()) and bool((same & ~unwritten).any())
