@@ -57,7 +57,7 @@ exec {} "$@"
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ to wrap as an older one")
-def test_compiler_without_avx512_is_sufficient(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_older_compiler_is_sufficient(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     compiler = project.file("old-g++", OLD_COMPILER.format(shutil.which("g++")))
     compiler.chmod(0o755)
     monkeypatch.setenv("CXX", str(compiler))
