@@ -170,7 +170,7 @@ def test_rerun_command_omits_the_xdist_group(project: Project) -> None:
         project.here(*shlex.split(command)[1:]).assert_outcomes(failed=1)
 
 
-def test_other_failures_have_no_rerun_command(project: Project) -> None:
+def test_other_failures_name_no_command(project: Project) -> None:
     project.write(test_it="def test_it(amp):\n    raise ValueError('mine')")
     result = project.here("--amp-device=cpu", "--amp-dtype=bf16")
     assert "rerun" not in result.stdout.str()
