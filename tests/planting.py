@@ -36,7 +36,7 @@ def run(
 
     ``environment`` is this process's own by default; ``output`` is a file that does not exist yet.
     """
-    actual = {**(os.environ if environment is None else environment)}
-    actual["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [actual.get("PYTHONPATH")])])
+    actual = dict(os.environ if environment is None else environment)
+    actual["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [actual.get("PYTHONPATH")])])  # for its children
     status = run_pytest(arguments, ROOT, output, timeout=timeout, environment=actual)
     return status, output.read_text(encoding="utf-8", errors="replace") if output.exists() else ""

@@ -138,10 +138,11 @@ def ratio_of(left: Errors, right: Errors, u: float) -> float:
 
 
 def loss_ratio(left: Errors, right: Errors, u: float) -> float:
-    """Return the ratio of the loss errors of ``left`` and ``right``; 1 if that of ``left`` is negligible."""
+    """Return the ratio of the loss errors of ``left`` and ``right``; 1 if it, or that of ``left``, is negligible."""
     if not (left.is_finite and right.is_finite) or left.loss < LOSS_LEAST * u:
         return 1.0
-    return left.loss / max(right.loss, u * 1e-2)
+    ratio = left.loss / max(right.loss, u * 1e-2)
+    return ratio if ratio > LOSS_LIMIT else 1.0
 
 
 def measured(harm: Harm, entries: Sequence[Entry]) -> tuple[list[Entry], float]:
@@ -195,8 +196,7 @@ def _loss_harm(harm: Harm, suspects: Mapping[Key, Part], u: float) -> float:
     and no harm of the model's code.
     """
     casting = [key for key, part in suspects.items() if part.cast_lines]
-    ratio = loss_ratio(harm.errors(), harm.errors(casting), u) if casting else 1.0
-    return ratio if ratio > LOSS_LIMIT else 1.0
+    return loss_ratio(harm.errors(), harm.errors(casting), u)
 
 
 def _of_one(harm: Harm, key: Key, suspects: Mapping[Key, Part], u: float) -> float:
@@ -209,7 +209,7 @@ def _of_one(harm: Harm, key: Key, suspects: Mapping[Key, Part], u: float) -> flo
     pairs = ((harm.errors(), harm.errors([key])), (harm.errors(remaining), harm.errors(suspects)))
     ratios = [ratio_of(left, right, u) for left, right in pairs]
     losses = [loss_ratio(left, right, u) for left, right in pairs if suspects[key].cast_lines]
-    return max(*ratios, *(ratio for ratio in losses if ratio > LOSS_LIMIT), 1.0)
+    return max(*ratios, *losses, 1.0)
 
 
 def limit_of(part: Part, where: Conditions) -> float:

@@ -62,14 +62,19 @@ def _ends(call: Dispatched, operator: str, result: torch.Tensor) -> tuple[float,
 
     A mask that was made with ``torch.finfo(dtype).min`` of the wider dtype has them, and no computed value does.
     """
-    tensors = _tensors(call)
-    source = tensors[-1 if operator == "copy" else 0].detach()
-    if source.numel() != result.numel() or not source.is_floating_point():
+    source = _converted(call, operator)
+    if source is None or source.numel() != result.numel() or not source.is_floating_point():
         return ()
     beyond = source.reshape(-1)[result.detach().reshape(-1).isinf()]
     if not bool((beyond.abs() == torch.finfo(source.dtype).max).all()):
         return ()
     return tuple(dict.fromkeys(beyond.tolist()))
+
+
+def _converted(call: Dispatched, operator: str) -> torch.Tensor | None:
+    """Return the tensor that ``_to_copy`` or ``copy`` converts, without its history; None without tensors."""
+    tensors = _tensors(call)
+    return tensors[-1 if operator == "copy" else 0].detach() if tensors else None
 
 
 def _floats(call: Dispatched) -> list[float]:
@@ -95,11 +100,9 @@ def _largest(call: Dispatched, *, last: bool) -> float:
 
 def _is_inexact(call: Dispatched, operator: str, result: torch.Tensor) -> bool:
     """Return whether a conversion to a low dtype changes integers, or merges different whole numbers."""
-    tensors = _tensors(call)
-    source = tensors[-1 if operator == "copy" else 0] if tensors else None
+    source = _converted(call, operator)
     if source is None or source.numel() != result.numel() or source.dtype in (*LOW, torch.bool) or source.is_complex():
         return False
-    source = source.detach()
     if not source.is_floating_point():
         return bool((result.detach().double().reshape(-1) != source.double().reshape(-1)).any())
     if source.numel() < 2 or not bool((source == source.round()).all()):

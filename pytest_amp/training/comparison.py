@@ -16,7 +16,7 @@ from pytest_amp.record import Observe
 from pytest_amp.scaler.calls import check_calls, check_stale
 from pytest_amp.scaler.regions import check_region
 from pytest_amp.training.band import WIDTH, Band, companions_of, make_band
-from pytest_amp.training.constants import Constants
+from pytest_amp.training.constants import Constants, frozen_tensors
 from pytest_amp.training.draws import recorded_draws
 from pytest_amp.training.reasons import first_of, likely_first_loss, likely_overflow, likely_sizes
 from pytest_amp.training.replaced import Replaced
@@ -192,8 +192,13 @@ def _keeps_float32(setup: Setup, run_in: str) -> Callable[[int, TrainingIteratio
         if (iteration.stale and stepped) or iteration.stale_within:
             check_stale(setup.case.name, setup.train, iteration)
         stepped.extend([index] * iteration.stepped)
-        parameters = constants.without(rounded_parameters(iteration.model), iteration)
-        parameters = replaced.without(parameters, iteration)
+        frozen = frozen_tensors(iteration.model)
+        parameters = [
+            entry
+            for entry in rounded_parameters(iteration.model)
+            if entry.name not in frozen
+            or not (constants.has(entry.name, iteration) or replaced.has(entry.name, iteration))
+        ]
         state = rounded_state(iteration.model, iteration.optimizer, hollow=index >= _OWN_VALUES)
         # In the float32 run only a cast of the step's own makes a tensor low-precision.
         rounded = [] if iteration.low or iteration.manual else rounded_kept(iteration.kept)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import torch
 
 from pytest_amp.torch_private import written_memory
-from pytest_amp.training.state import Rounded
 from pytest_amp.training.trajectory import Setup, TrainingIteration, run
 
 #: Number of steps whose operators are watched for writes. A write in a later step is detected by the changed value.
@@ -28,12 +26,8 @@ class Constants:
         """Defer the separate run until a frozen tensor is low-precision."""
         self._values: dict[str, torch.Tensor] | None = None
 
-    def without(self, rounded: Iterable[Rounded], iteration: TrainingIteration) -> list[Rounded]:
-        """Return ``rounded``, low-precision tensors of the model, without its constants."""
-        tensors = frozen_tensors(iteration.model)
-        return [entry for entry in rounded if entry.name not in tensors or not self._is_constant(entry.name, iteration)]
-
-    def _is_constant(self, name: str, iteration: TrainingIteration) -> bool:
+    def has(self, name: str, iteration: TrainingIteration) -> bool:
+        """Return whether the frozen tensor ``name`` is a constant."""
         if self._values is None:
             self._values = _constants(self.setup, low=iteration.low)
         value = frozen_tensors(iteration.model)[name]

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 import torch
 
 from pytest_amp.training.constants import frozen_tensors
-from pytest_amp.training.state import Rounded
 from pytest_amp.training.trajectory import Setup, TrainingIteration, run
 
 #: Number of steps that are examined: an average that starts with its first value replaces nothing in the second step.
@@ -26,12 +24,8 @@ class Replaced:
     setup: Setup
     _known: dict[str, bool] = field(default_factory=dict)
 
-    def without(self, rounded: Iterable[Rounded], iteration: TrainingIteration) -> list[Rounded]:
-        """Return ``rounded``, low-precision tensors of the model, without those that each step replaces."""
-        tensors = frozen_tensors(iteration.model)
-        return [entry for entry in rounded if entry.name not in tensors or not self._is_replaced(entry.name, iteration)]
-
-    def _is_replaced(self, name: str, iteration: TrainingIteration) -> bool:
+    def has(self, name: str, iteration: TrainingIteration) -> bool:
+        """Return whether each step replaces the frozen tensor ``name``, or rows of it."""
         if name not in self._known:
             first = _written(self.setup, name, low=iteration.low)
             self._known[name] = all(

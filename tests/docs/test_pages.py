@@ -14,8 +14,6 @@ import itertools
 import os
 import re
 import shlex
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
@@ -26,6 +24,7 @@ from pytest_amp.cli import _parser
 from pytest_amp.config import OPTIONS
 from tests.docs.test_snippets import BLOCK
 from tests.docs.test_snippets import PAGES as RUN_IN_TURN
+from tests.forked import run_pytest
 from tests.project import INSTALLED, ROOT
 
 PAGES = [
@@ -122,7 +121,7 @@ def test_python_of_a_page_runs(page: Path, tmp_path: Path) -> None:
     # The hooks of a page belong in a conftest; a module that has them is loaded as a plugin.
     (tmp_path / "test_page.py").write_text(source, encoding="utf-8")
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST_", "CUDA_"))}
-    environment |= {"PYTHONPATH": f"{ROOT}", "CUDA_VISIBLE_DEVICES": "", "PYTHONDONTWRITEBYTECODE": "1"}
+    environment |= {"PYTHONPATH": f"{ROOT}", "CUDA_VISIBLE_DEVICES": ""}
     loaded = [] if INSTALLED else ["-p", "pytest_amp.plugin"]
     options = [
         "-q",
@@ -134,11 +133,10 @@ def test_python_of_a_page_runs(page: Path, tmp_path: Path) -> None:
         "--amp-device=cpu",
         "--amp-dtype=bf16",
     ]
-    command = [sys.executable, "-m", "pytest", *loaded, *options, "--amp-allow-missing=compiler", "test_page.py"]
-    done = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300, check=False
-    )
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+    arguments = [*loaded, *options, "--amp-allow-missing=compiler", "test_page.py"]
+    output = tmp_path / "output"
+    status = run_pytest(arguments, tmp_path, output, timeout=300, environment=environment)
+    assert status == 0, output.read_text(encoding="utf-8")[-6000:]
 
 
 def _check_calls(block: str) -> None:
