@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -61,9 +63,28 @@ def _warmed_up(call: Callable[[], object], device: Device) -> Any:
     return side
 
 
+@contextmanager
+def capturing(graph: torch.cuda.CUDAGraph, stream: Any = None) -> Iterator[None]:
+    """Capture what runs inside into ``graph``, on ``stream`` or on one that torch makes; collect no garbage meanwhile.
+
+    A graph that is freed while another is captured makes that capture invalid (``cudaErrorStreamCaptureInvalidated``).
+    Earlier graphs in reference cycles, such as those of a traceback, are therefore freed before; torch itself collects
+    garbage there only by ``torch.compiler.config.force_cudagraph_gc``.
+    """
+    gc.collect()
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        with torch.cuda.graph(graph, stream=stream):
+            yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
 def _replay(call: Callable[[], object], device: Device, side: Any) -> Callable[[], object]:
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=side):
+    with capturing(graph, side):
         call()
     device.synchronize()
     return _Replay(graph, call)

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from pytest_amp.amp import SuiteAmp
+from pytest_amp.speed.replay import capturing
 
 from .training import INF, ScalerFactory
 
@@ -81,7 +82,7 @@ def test_a_captured_iteration_is_the_eager_one(amp: SuiteAmp, amp_scaler: Scaler
         subject.warm_up()
         graph = torch.cuda.CUDAGraph()
         if captured:
-            with torch.cuda.graph(graph):
+            with capturing(graph):
                 subject.iterate()
         subject.put_back()
         traces.append(subject.run(graph.replay if captured else subject.iterate, batches))

@@ -17,6 +17,7 @@ from torch import nn
 from pytest_amp.amp import SuiteAmp
 from pytest_amp.failure import AmpFailure
 from pytest_amp.scaler import UpdateRule
+from pytest_amp.speed.replay import capturing
 
 from .training import INF, ScalerFactory
 
@@ -141,7 +142,7 @@ def test_captured_trace(amp: SuiteAmp, amp_scaler: ScalerFactory, name: str, way
             subject.iterate()
     torch.cuda.current_stream().wait_stream(stream)
     subject.scaler.load_state_dict(start)
-    with torch.cuda.graph(graph):
+    with capturing(graph):
         subject.iterate()
     _expect(amp, name, subject.trace(name, graph.replay), f"captured, {way}")
     if name != "to zero":  # where the gradient, zero, is divided by zero

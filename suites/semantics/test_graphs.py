@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 from pytest_amp.amp import SuiteAmp
+from pytest_amp.speed.replay import capturing
 
 pytestmark = pytest.mark.amp(devices=["cuda"])  # a CPU has no graphs to capture
 
@@ -27,7 +28,7 @@ def _captured(
             warm_up()
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with capturing(graph):
         result = function()
     return graph, result
 
