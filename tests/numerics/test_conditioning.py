@@ -112,3 +112,4 @@ def test_sign_of_a_difference_is_named_behind_attention() -> None:
     )
     text = failure_of(case)
     assert re.search(r"now +the noise jumps at sgn in the loss, backward pass", text), text
+    assert "Rounding decides the sign of its argument" in text
