@@ -7,6 +7,7 @@ runs make the same calls in the same order, since they have the same dtypes.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,6 +32,8 @@ from pytest_amp.precision import FP32
 
 #: Number of compared elements of a tensor: at most ``_SAMPLED``, or ``_FEW`` after ``_BUDGET`` elements of a run.
 _SAMPLED, _FEW, _BUDGET = 2**16, 2**8, 2**26
+#: Operators that copy a tensor's values unchanged, depending on its strides, which a rounded result may not share.
+_COPIES = frozenset({"aten::clone", "aten::_unsafe_view"})
 #: Relative error above which an exact tensor consists of float64 cancellation errors only, and is ignored.
 _VANISHES = 2.0**20
 #: Fraction of the largest jump from which on other jumps are reported, too.
@@ -75,7 +78,8 @@ class _Sampled(oracle.Predictor):
         sampled = _Call(operator_of(call), self.sites.here(), samples, first, shape)
         if not torch_private.aliasing_of(call.overload).views:
             self._makers.update((_memory(leaf), sampled) for leaf in results)
-        self.calls.append(sampled)
+            if call.overload.name() not in _COPIES:
+                self.calls.append(sampled)
         return result
 
     def _sample(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -191,9 +195,23 @@ _BATCH = (
     "miopen_batch_norm",
     "batch_norm_backward",
 )
-_NORMS = ("native_layer_norm", "native_group_norm", "_fused_rms_norm")
-_TURNS = ("sin", "cos", "tan", "remainder", "fmod", "frac", "floor", "round", "trunc", "ceil")
-_CANCELS = ("add", "sub", "rsub", "sum", "mean", "var", "std", "cumsum", "logsumexp")
+#: How to avoid a jump of the noise in an operator, by a pattern at the start of its name.
+_ADVICE = {
+    "native_layer_norm|native_group_norm|_fused_rms_norm": (
+        "The rows that it normalizes are nearly constant: check with other inputs or weights, or bound its input"
+    ),
+    "(sin|cos|tan|remainder|fmod|frac|floor|round|trunc|ceil)$": (
+        "Its argument is rounded by as much as its period: compute it, and what makes it, in float32"
+    ),
+    "(sgn|sign)$": (
+        "Rounding decides the sign of its argument (that of an L1 loss, where outputs equal targets): compute what "
+        "makes it in float32, or check with targets that differ from the outputs"
+    ),
+    "add|sub|rsub|sum|mean|var|std|cumsum|logsumexp": (
+        "Terms cancel in it: compute it in float32 (x.float()), or subtract before squaring or summing"
+    ),
+}
+_WIDEN = "Compute it, and what makes its input, in float32: x.float(), or autocast(enabled=False) around it"
 
 
 def _advice(jump: Jump) -> str:
@@ -206,13 +224,7 @@ def _advice(jump: Jump) -> str:
             f"BatchNorm has {count} values of each channel there: check with a larger batch or larger inputs, or with "
             "that layer in eval()"
         )
-    if name.startswith(_NORMS):
-        return "The rows that it normalizes are nearly constant: check with other inputs or weights, or bound its input"
-    if name in _TURNS:
-        return "Its argument is rounded by as much as its period: compute it, and what makes it, in float32"
-    if name.startswith(_CANCELS):
-        return "Terms cancel in it: compute it in float32 (x.float()), or subtract before squaring or summing"
-    return "Compute it, and what makes its input, in float32: x.float(), or autocast(enabled=False) around it"
+    return next((advice for pattern, advice in _ADVICE.items() if re.match(pattern, name)), _WIDEN)
 
 
 def jumps_of(  # noqa: PLR0913  # keywords of one run

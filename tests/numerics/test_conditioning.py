@@ -86,3 +86,30 @@ def test_cancelling_terms_are_named() -> None:
     text = failure_of(Case("spread", lambda: nn.Linear(8, 8), lambda: torch.randn(4, 8), spread))
     assert re.search(r"now +the noise jumps at (sub|mean|add|sum)", text), text
     assert "Terms cancel in it" in text
+
+
+class Attends(nn.Module):
+    """Attention, whose heads are joined, and outputs that are within a rounding of a half."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(16, 48), nn.Linear(16, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return a sigmoid near its center."""
+        q, k, v = (part.unflatten(-1, (2, 8)).transpose(1, 2) for part in self.first(x).chunk(3, -1))
+        joined = nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(x.shape)
+        return torch.sigmoid(1e-4 * self.last(joined))
+
+
+def test_sign_of_a_difference_is_named_behind_attention() -> None:
+    """Joining the heads makes a copy or a view, depending on the strides of attention's result."""
+    case = Case(
+        "attends",
+        Attends,
+        lambda: torch.randn(2, 8, 16),
+        lambda m, x: nn.functional.l1_loss(wide(m(x)), torch.tensor([0.5, 0.9]).repeat(2, 8, 2)),
+    )
+    text = failure_of(case)
+    assert re.search(r"now +the noise jumps at sgn in the loss, backward pass", text), text
+    assert "Rounding decides the sign of its argument" in text

@@ -34,7 +34,7 @@ def operation_of(
     leaves, spec = flattened(call)
     changed = [wide(leaf) if is_real(leaf) else without_narrow_dtypes(leaf) for leaf in leaves]
     if rounds:
-        changed = _loaded(call.overload.name(), leaves, changed, device_type)
+        changed = _loaded(call, leaves, changed, device_type)
     args, kwargs = torch_private.unflat(changed, spec)
     input_dtypes = tuple(leaf.dtype if is_real(leaf) else None for leaf in leaves)
     if call.overload.name() in HALF_TO_FLOAT and len(args) > HALF_TO_FLOAT[call.overload.name()]:
@@ -127,30 +127,64 @@ TAKES_INTEGERS = TAKES_SCALARS | {
 }
 
 
+#: Operators that on a CPU convert a zero-dimensional tensor that is the first operand, but take a second operand in
+#: float32 (measured, torch 2.13): mul_kernel and div_true_kernel in aten/src/ATen/native/cpu/BinaryOpsKernel.cpp.
+TAKES_FIRST_OPERANDS = frozenset(
+    f"aten::{name}" for name in ("mul.Tensor", "div.Tensor", "_foreach_mul.List", "_foreach_div.List")
+)
+#: Operators that on a CPU convert every zero-dimensional tensor, but round no Python scalar (measured, torch 2.13):
+#: TensorIteratorBase::build in aten/src/ATen/TensorIterator.cpp casts to the common dtype.
+TAKES_TENSORS = frozenset(
+    f"aten::{name}"
+    for name in (
+        *("hypot", "hypot_", "logaddexp", "logaddexp2", "addcmul", "addcmul_", "addcdiv", "addcdiv_"),
+        *(
+            f"_foreach_{name}{place}"
+            for name in ("addcmul", "addcdiv")
+            for place in (".Scalar", ".ScalarList", "_.Scalar", "_.ScalarList")
+        ),
+    )
+)
+
+
 def _low_dtype(leaves: list[Any]) -> torch.dtype | None:
     """Return the 16-bit dtype that all floating-point tensors of at least one dimension share, if there is one."""
     dtypes = {leaf.dtype for leaf in leaves if is_real(leaf) and leaf.dim()}
     return dtypes.pop() if dtypes in ({torch.bfloat16}, {torch.float16}) else None
 
 
-def _loaded(name: str, leaves: list[Any], changed: list[Any], device_type: str) -> list[Any]:
+def _loaded(call: torch_private.Dispatched, leaves: list[Any], changed: list[Any], device_type: str) -> list[Any]:
     """Round scalars and integers in ``changed`` that the kernel converts to the low dtype of the other arguments."""
     dtype = _low_dtype(leaves)
     if dtype is None:
         return changed
+    name = call.overload.name()
     scalars = name in ROUNDS_SCALARS.get(device_type, ())
     on_device = device_type == "cuda" and name in TAKES_SCALARS
+    tensors = _converted_tensors(call, len(leaves)) if device_type == "cpu" else 0
 
-    def is_rounded(leaf: Any) -> bool:
+    def is_rounded(place: int, leaf: Any) -> bool:
         if isinstance(leaf, (int, float)) and not isinstance(leaf, bool):
             return scalars
         if not isinstance(leaf, torch.Tensor) or leaf.dtype == torch.bool or leaf.is_complex():
             return False
         if leaf.dim():
             return not leaf.is_floating_point() and name in TAKES_INTEGERS
-        return scalars or (on_device and leaf.device.type == "cuda")
+        return scalars or place < tensors or (on_device and leaf.device.type == "cuda")
 
-    return [_as_low(value, dtype) if is_rounded(leaf) else value for leaf, value in zip(leaves, changed, strict=True)]
+    both = enumerate(zip(leaves, changed, strict=True))
+    return [_as_low(value, dtype) if is_rounded(place, leaf) else value for place, (leaf, value) in both]
+
+
+def _converted_tensors(call: torch_private.Dispatched, leaves: int) -> int:
+    """Return how many of the flat arguments, from the first on, a CPU kernel converts if they are zero-dimensional."""
+    name = call.overload.name()
+    if name in TAKES_TENSORS:
+        return leaves
+    if name not in TAKES_FIRST_OPERANDS:
+        return 0
+    first = call.args[0]
+    return len(first) if isinstance(first, (list, tuple)) else 1
 
 
 def _as_low(value: Any, dtype: torch.dtype) -> Any:

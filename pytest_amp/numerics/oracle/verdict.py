@@ -80,7 +80,11 @@ _WIDE = "the operator computes or accumulates in the low dtype, although its res
 _LOW = "the operator rounds intermediate results, not only its result, or accumulates in the low dtype"
 _SHARE = "the operator rounds twice"
 _GARBAGE = "its error is not a rounding error: the kernel is wrong, or reads or writes memory outside of its arguments"
-_ORDER = (_GARBAGE, _DTYPE, _HOLLOW, _WIDE, _LOW, _SHARE)
+_UNLIKE = (
+    "the kernel is wrong on this machine, or accumulates many terms, or terms that cancel, in the low dtype: its error "
+    "is of the size of its result"
+)
+_ORDER = (_GARBAGE, _DTYPE, _HOLLOW, _WIDE, _UNLIKE, _LOW, _SHARE)
 #: Relative error (in units of the model's, if that is above 1) that no rounding causes, even if terms cancel.
 _NO_ROUNDING = 10.0
 
@@ -118,12 +122,18 @@ def _fault_of_float32(
 def _fault_of_low(call: ObservedCall, result: Agreement, low: torch.dtype, scale: float) -> Fault | None:
     excess, most = error_and_bound(call, result, low, scale)
     if excess > most:
-        likely = _GARBAGE if result.error > _NO_ROUNDING * max(1.0, result.ideal) else _LOW
-        return Fault(call, f"has {excess:.3g} times the error of its model", _model(call), likely)
+        return Fault(call, f"has {excess:.3g} times the error of its model", _model(call), _likely_of_low(result))
     unlike = unequal(call, result)
     if unlike is not None and unlike > (1 - SHARE) * scale and excess > SHARE_EXCESS:
         return Fault(call, f"equals its model in {1 - unlike:.0%} of its elements", _model(call), _SHARE)
     return None
+
+
+def _likely_of_low(result: Agreement) -> str:
+    """Return the likely cause of a low-precision result's larger error than its model's."""
+    if result.error > _NO_ROUNDING * max(1.0, result.ideal):
+        return _GARBAGE
+    return _UNLIKE if result.ideal < tolerance.MOST_NOISE < result.error else _LOW
 
 
 def error_and_bound(

@@ -27,7 +27,7 @@ def _weight(x: torch.Tensor) -> torch.dtype:
     return torch.float32 if holds_in(release_of(torch.__version__), since="2.9", until=None) else x.dtype
 
 
-BESIDE_A_NUMBER: dict[str, Callable[[torch.Tensor, float], torch.Tensor]] = {
+BESIDE_A_NUMBER: dict[str, Callable[[torch.Tensor, float], object]] = {
     "add": torch.add,
     "subtract": torch.sub,
     "subtract from": torch.rsub,
@@ -39,6 +39,16 @@ BESIDE_A_NUMBER: dict[str, Callable[[torch.Tensor, float], torch.Tensor]] = {
     "add a multiple": lambda x, number: torch.add(x, x, alpha=number),
     "add a tensor": lambda x, number: x + torch.tensor(number),
     "multiply by a tensor": lambda x, number: x * torch.tensor(number),
+    "multiply a tensor": lambda x, number: torch.tensor(number) * x,
+    "divide by a tensor": lambda x, number: x / torch.tensor(number),
+    "divide a tensor": lambda x, number: torch.tensor(number) / x,
+    "floor of a tensor": lambda x, number: torch.tensor(number) // x,
+    "add products with a tensor": lambda x, number: torch.addcmul(x, torch.tensor(float(number)), x),
+    "add products to a tensor": lambda x, number: torch.addcmul(torch.tensor(float(number)), x, x / 600),
+    "add quotients by a tensor": lambda x, number: torch.addcdiv(x, x, torch.tensor(number / 1000)),
+    "add a multiple of products": lambda x, number: torch.addcmul(x, x, x / 600, value=number),
+    "length with a tensor": lambda x, number: torch.hypot(x, torch.tensor(float(number))),
+    "log of sums with a tensor": lambda x, number: torch.logaddexp(torch.tensor(number / 100), x / 600),
     "add a row": lambda x, number: x + torch.full((256,), number),
     "subtract from a row": lambda x, number: torch.full((256,), number) - x,
     "multiply by a row": lambda x, number: x * torch.full((256,), number),
@@ -73,6 +83,11 @@ BESIDE_A_NUMBER: dict[str, Callable[[torch.Tensor, float], torch.Tensor]] = {
     "lists: add multiples": lambda x, number: torch._foreach_add([x], [x.flip(0)], alpha=number)[0],
     "lists: subtract": lambda x, number: torch._foreach_sub([x], number)[0],
     "lists: multiply": lambda x, number: torch._foreach_mul([x], number)[0],
+    "lists: multiply tensors": lambda x, number: torch._foreach_mul(
+        [torch.tensor(number), x], [x, torch.tensor(number)]
+    ),
+    "lists: divide tensors": lambda x, number: torch._foreach_div([torch.tensor(number), x], [x, torch.tensor(number)]),
+    "lists: add products": lambda x, number: torch._foreach_addcmul([x], [torch.tensor(float(number))], [x])[0],
     "lists: power": lambda x, number: torch._foreach_pow([(x / 600).abs()], number / 100)[0],
 }
 
