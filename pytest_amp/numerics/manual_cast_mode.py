@@ -105,7 +105,7 @@ class _ManualCasts:
     def run(self, call: torch_private.Interception) -> object:
         """Run one call by its rule, and return the result."""
         low = self._dtype()
-        if low is None:
+        if low is None or call.precedes_a_transform:
             return call.proceed()
         name = call.overload.name()
         rule = self.rules[name]
@@ -140,7 +140,6 @@ class _ManualCasts:
             and tensor.requires_grad
             and tensor.is_leaf
             and not tensor._is_view()  # noqa: SLF001
-            and not torch_private.inside_transform()  # inside a transform a weight is wrapped, and not a leaf
         )
         if not keeps:
             return tensor

@@ -56,7 +56,7 @@ from pytest_amp.torch_private.gone import PrivateApiGone
 from pytest_amp.torch_private.grad_scaler import found_infs, optimizer_stage, scales_its_own_step
 from pytest_amp.torch_private.interception import Interception, intercepted_calls, without_interception
 from pytest_amp.torch_private.kernel_times import kernel_times
-from pytest_amp.torch_private.modes import each_call, inside_transform
+from pytest_amp.torch_private.modes import each_call
 from pytest_amp.torch_private.reads import counted_reads
 from pytest_amp.torch_private.recording import Call, recorded_calls
 from pytest_amp.torch_private.scaled import scaled_product
@@ -124,7 +124,6 @@ __all__ = [
     "found_infs",
     "has_memory",
     "has_overload",
-    "inside_transform",
     "intercepted_calls",
     "is_random",
     "kernel_times",

@@ -14,6 +14,9 @@ from pytest_amp.torch_private.gone import PrivateApiGone
 #: A dispatch key above autograd's and autocast's that torch reserves for tests: c10/core/DispatchKey.h.
 _INTERCEPTION = "TESTING_ONLY_GenericMode"
 
+#: The keys of transforms of ``torch.func``, which are above autocast's.
+_TRANSFORMS = ("FuncTorchDynamicLayerFrontMode", "FuncTorchBatched", "FuncTorchGradWrapper")
+
 
 @dataclass(frozen=True)
 class Interception:
@@ -23,6 +26,14 @@ class Interception:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     keys: Any
+
+    @property
+    def precedes_a_transform(self) -> bool:
+        """Return whether a transform of ``torch.func`` takes the call before autocast does.
+
+        It makes other calls from it, which are intercepted: the batching rule of ``linear`` a product and a sum.
+        """
+        return any(self.keys.has(dispatch_key(name)) for name in _TRANSFORMS)
 
     def proceed(self) -> Any:
         """Make the call as torch does without the interception, including autocast."""

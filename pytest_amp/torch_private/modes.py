@@ -52,15 +52,3 @@ def _handing_on() -> Any:
             return self.handler(func, tuple(args), kwargs or {})
 
     return HandingOn
-
-
-def inside_transform() -> bool:
-    """Return whether a transform of ``torch.func`` is running. PrivateApiGone if torch has no such query."""
-    try:
-        from torch._C import _functorch
-    except ImportError:
-        raise PrivateApiGone("torch._C._functorch") from None
-    peek = getattr(_functorch, "peek_interpreter_stack", None)
-    if peek is None:
-        raise PrivateApiGone("torch._C._functorch.peek_interpreter_stack")
-    return peek() is not None

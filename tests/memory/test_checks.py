@@ -125,6 +125,31 @@ def test_use_without_gradient_shares_the_cast_of_a_weight(*, target_first: bool)
     assert [cast.of for cast in counted.forward].count("layer.weight") == 1
 
 
+class Ranged(nn.Module):
+    """Layer that replaces a buffer in every step, as an observer of quantization does, and uses its memory again."""
+
+    most: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(16, 16)
+        self.register_buffer("most", torch.zeros(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        before = id(self.most)
+        self.most = x.detach().abs().max()[None]
+        kept = [x.clone()]
+        while len(kept) < 1000 and id(kept[-1]) != before:
+            kept.append(x.clone())
+        out: torch.Tensor = self.layer(kept[-1])
+        return out
+
+
+def test_tensor_of_a_step_has_no_name_of_a_replaced_buffer() -> None:
+    counted = check_casts(case(Ranged, 4, 16), conditions(), unheeded)
+    assert "most" not in {cast.of for cast in counted.forward}
+
+
 def test_saved_bytes_are_counted_by_dtype() -> None:
     passes = Passes(layers(), conditions())
     actual = saved_bytes(passes, passes.amp())

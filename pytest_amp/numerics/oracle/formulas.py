@@ -214,10 +214,26 @@ def batch_norm_backward(operation: Operation) -> list[Any]:
 
 
 def _share_a_format(x: Tensor, grad: Tensor) -> bool:
-    """Return whether both tensors are contiguous, or both channels-last."""
+    """Return whether both tensors are dense in one format, which torch reads from their strides.
+
+    The strides of a (n, c, 1, 1) tensor may be those of either format.
+    """
     last = {4: torch.channels_last, 5: torch.channels_last_3d}
     layouts = (torch.contiguous_format, last.get(x.dim(), torch.contiguous_format))
-    return any(x.is_contiguous(memory_format=layout) and grad.is_contiguous(memory_format=layout) for layout in layouts)
+    dense = (any(y.is_contiguous(memory_format=layout) for layout in layouts) for y in (x, grad))
+    return all(dense) and _is_like_channels_last(x) == _is_like_channels_last(grad)
+
+
+def _is_like_channels_last(x: Tensor) -> bool:
+    """Return whether torch takes ``x`` for channels-last: is_channels_last_strides_2d in c10/core/MemoryFormat.h."""
+    if x.dim() not in (4, 5) or not x.numel() or not x.stride(1):
+        return False
+    least = 0
+    for dim in (1, *reversed(range(2, x.dim())), 0):
+        if x.stride(dim) < least or (dim == 0 and least == x.stride(1)):
+            return False
+        least = x.stride(dim) * x.shape[dim]
+    return True
 
 
 #: Formulas by overload that are needed without rounding, too: float64 has no kernel, or it reads other elements.

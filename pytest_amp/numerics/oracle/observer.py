@@ -35,8 +35,8 @@ class Agreement:
     ``equal`` of ``elements`` equal the model's bitwise, or within ``FLOAT32_FLIPS`` in float32. ``error`` is E(real,
     exact) and ``ideal`` is E(model, exact), both relative L2 errors for these inputs. ``expected_dtype`` is the result
     of torch's type promotion. ``again`` is the agreement on other values, measured if a long or cancelling sum may
-    explain the error (see ``oracle.sums``). ``spread`` is the factor by which the error of a nondeterministic reduction
-    may vary by chance (see ``oracle.colliding_updates``).
+    explain the error (see ``oracle.sums``) or that the low dtype represents all values. ``spread`` is the factor by
+    which the error of a nondeterministic reduction may vary by chance (see ``oracle.colliding_updates``).
     """
 
     dtype: torch.dtype
@@ -163,6 +163,7 @@ class Observer:
         expected_dtypes: tuple[torch.dtype | None, ...],
         real: list[Any],
     ) -> list[Agreement]:
+        before = operation.unwritten() if operation.name.startswith(_SUMS) else operation
         exact, ways = evaluate_both(operation)
         lost = _lost_to_underflow(call)
         real = _written(operation, real)
@@ -179,7 +180,7 @@ class Observer:
             if _equal(compared) >= NEARLY_ALL * sum(agreement.elements for agreement in compared):
                 break
         if operation.name.startswith(_SUMS) and any(_may_cancel(agreement) for agreement in compared):
-            compared = _relative_to_terms(operation, compared, exact)
+            compared = _relative_to_terms(before, compared, exact)
         for index in SILENTLY_WRITTEN.get(operation.name, ()):
             value = call.args[index]
             if is_real(value):
@@ -192,8 +193,11 @@ class Observer:
         """Return whether an error is too large for one rounding or a short float32 sum, but possible for a long sum.
 
         The error of a sum is relative to the absolute values of its terms, so an error above ``certain`` is a fault
-        without a second measurement.
+        without a second measurement. What is left of terms that cancel to their last bits has few bits, which the low
+        dtype represents without any rounding: a row of a softmax's gradient.
         """
+        if agreement.hollow:
+            return True
         if agreement.dtype != torch.float32:
             return agreement.error > DOUBTFUL * factor * agreement.ideal
         excess_error = agreement.error - agreement.ideal
@@ -310,8 +314,6 @@ def _relative_to_terms(operation: Operation, compared: list[Agreement], exact: l
     The error of a low-precision result may also be one float32 rounding of that sum, which exceeds the rounding of the
     result itself if the terms cancel to less than a thousandth.
     """
-    if torch_private.aliasing_of(operation.overload).writes:
-        return compared  # its arguments were overwritten
     sizes = [
         _norm(value) / (_norm(known) or 1.0)
         for value, known in zip(_sums_of_absolute_terms(operation), exact, strict=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -103,6 +103,17 @@ class Operation:
     def argument(self, index: int, name: str) -> Any:
         """Return an argument by index or by name; None if it is missing."""
         return self.args[index] if index < len(self.args) else self.kwargs.get(name)
+
+    def unwritten(self) -> Operation:
+        """Return the operation on copies of the arguments that it writes to, which keep their values."""
+        written = torch_private.written_arguments(self.overload)
+        if not written:
+            return self
+        names = torch_private.arguments_of(self.overload)
+        named = {**dict(zip(names, self.args, strict=False)), **self.kwargs}
+        copies = {name: named[name].clone() for name in written if isinstance(named.get(name), torch.Tensor)}
+        args = tuple(copies.get(name, arg) for name, arg in zip(names, self.args, strict=False))
+        return replace(self, args=args, kwargs={name: copies.get(name, arg) for name, arg in self.kwargs.items()})
 
     def once(self) -> list[Any]:
         """Return the flat results of the float64 kernel, each rounded once at the end."""

@@ -21,7 +21,8 @@ float32's error of the float64 value. This gives the following bounds:
 - Error of a float32 result: no intermediate value was rounded if the error is below the geometric mean of the unit
   roundoffs of float32 and the low dtype. If the terms cancel, the error is relative to their absolute values. A long
   sum, whose float32 roundings may sum to more, is measured again on other values. See ``oracle.sums``.
-- Values of a float32 result: if the exact values lie between those of the low dtype, so must the result's.
+- Values of a float32 result: if the exact values lie between those of the low dtype, so must the result's, again on
+  other values, whose sums do not cancel.
 """
 
 from __future__ import annotations
