@@ -113,3 +113,18 @@ def test_sign_of_a_difference_is_named_behind_attention() -> None:
     text = failure_of(case)
     assert re.search(r"now +the noise jumps at sgn in the loss, backward pass", text), text
     assert "Rounding decides the sign of its argument" in text
+
+
+def test_operator_is_named_beside_infinite_values() -> None:
+    """Values that are masked by infinity have no noise."""
+
+    def masked(model: nn.Module, x: Tensor) -> Tensor:
+        scores = wide(model(x)).mul(500)
+        rest = scores.detach().clone()
+        rest[:, 0] = -torch.inf
+        for _ in range(8):
+            rest = rest * 0.5
+        return rest.softmax(-1).square().mean() + torch.sin(scores).sum()
+
+    text = failure_of(Case("masked", lambda: nn.Linear(8, 8), lambda: torch.randn(4, 8), masked))
+    assert re.search(r"now +the noise jumps at (sin|cos) .*in the loss, \w+ pass, at tests/numerics/test_cond", text)
