@@ -244,6 +244,7 @@ class Observer:
             hollow=can_be_hollow
             and _representable(values, self.low)
             and not _representable(exact, self.low)
+            and not _representable(predicted, self.low)
             and bool(is_hollow(real, self.low)),
             spread=spread(predicted - exact) if any_order and met(predicted, rounded(exact, real.dtype)) else 1.0,
         )

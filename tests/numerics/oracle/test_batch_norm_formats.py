@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from pytest_amp.numerics.errors import all_in
 from pytest_amp.numerics.oracle import verdict
 from tests.numerics.oracle.test_sums import DTYPES, observed
+from tests.numerics.planted import kernel
 
 FORMATS = {
     "contiguous": lambda x: x.contiguous(),
@@ -18,8 +21,8 @@ FORMATS = {
 }
 
 
-def values(seed: int) -> Tensor:
-    return torch.randn(4, 16, 6, 6, generator=torch.Generator().manual_seed(seed))
+def values(seed: int, channels: int = 16) -> Tensor:
+    return torch.randn(4, channels, 6, 6, generator=torch.Generator().manual_seed(seed))
 
 
 @DTYPES
@@ -35,6 +38,32 @@ def test_gradients_in_any_format_follow_their_models(pair: tuple[str, str], dtyp
     calls = observed(step, dtype)
     assert "aten::native_batch_norm_backward" in {call.operator for call in calls}
     assert not verdict.faults(calls, dtype)
+
+
+def test_gradient_of_many_biases_is_a_low_sum_for_different_formats() -> None:
+    """The kernel's sum of the gradients is a bf16 tensor (an fp16 one is not); 128 values are enough to see that."""
+    dtype = torch.bfloat16
+    x, grad = (FORMATS[name](values(seed, 128).to(dtype)) for seed, name in enumerate(("contiguous", "channels last")))
+    x.requires_grad_()
+    norm = nn.BatchNorm2d(128)
+    calls = observed(lambda: norm(x).backward(grad), dtype)
+    assert norm.bias.grad is not None
+    assert all_in(norm.bias.grad, dtype)
+    assert not verdict.faults(calls, dtype)
+
+
+@DTYPES
+def test_low_sum_of_bias_gradients_in_one_format_is_a_fault(dtype: torch.dtype) -> None:
+    def low_sum(original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        *others, total = original(*args, **kwargs)
+        return (*others, total.to(dtype).float() if total.dtype == torch.float32 else total)
+
+    x, grad = (values(seed, 128).to(dtype) for seed in range(2))
+    x.requires_grad_()
+    norm = nn.BatchNorm2d(128)
+    with kernel("native_batch_norm_backward", low_sum):
+        calls = observed(lambda: norm(x).backward(grad), dtype)
+    assert [fault.operator for fault in verdict.faults(calls, dtype)] == ["native_batch_norm_backward"]
 
 
 @DTYPES
