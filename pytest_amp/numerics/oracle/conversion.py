@@ -132,9 +132,8 @@ TAKES_INTEGERS = TAKES_SCALARS | {
 TAKES_FIRST_OPERANDS = frozenset(
     f"aten::{name}" for name in ("mul.Tensor", "div.Tensor", "_foreach_mul.List", "_foreach_div.List")
 )
-#: Operators that on a CPU convert every zero-dimensional tensor, but no Python scalar, as TensorIteratorBase::build in
-#: aten/src/ATen/TensorIterator.cpp casts every argument to the common dtype (1.000 of the elements, 0.26 to 0.99 without
-#: rounding; torch 2.13).
+#: Operators that on a CPU convert every zero-dimensional tensor, but no Python scalar: TensorIteratorBase::build in
+#: aten/src/ATen/TensorIterator.cpp casts every argument to the common dtype (measured, torch 2.13).
 TAKES_TENSORS = frozenset(
     f"aten::{name}{place}"
     for names, places in (
