@@ -1,89 +1,31 @@
-"""Find the operator at which the rounding noise of a step jumps, and compare with the conditioning in float32.
-
-The step runs twice on virtual tensors, with and without rounding, and the results of each operator are compared. Both
-runs make the same calls in the same order, since they have the same dtypes.
-"""
+"""Find the operator at which the rounding noise of a step arises, and compare with the conditioning in float32."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-import torch
-
-from pytest_amp import torch_private
 from pytest_amp.account import receive
 from pytest_amp.cases import Case, Realised
 from pytest_amp.numerics import oracle
 from pytest_amp.numerics.case_run import CaseRun
-from pytest_amp.numerics.causes import operator_of
 from pytest_amp.numerics.conditions import Conditions
 from pytest_amp.numerics.errors import norm
+from pytest_amp.numerics.noise_shares import Noisy, noisy_calls
 from pytest_amp.numerics.nonfinite import origin_in_step
 from pytest_amp.numerics.oracle.module_places import Direction
-from pytest_amp.numerics.oracle.operation import is_real
-from pytest_amp.numerics.oracle.virtual import values
-from pytest_amp.numerics.sites import Site, Sites, in_words
+from pytest_amp.numerics.prediction import Prediction
+from pytest_amp.numerics.sites import in_words
 from pytest_amp.numerics.step import Region, Step
 from pytest_amp.precision import FP32
 
-#: Number of compared elements of a tensor: at most ``_SAMPLED``, or ``_FEW`` after ``_BUDGET`` elements of a run.
-_SAMPLED, _FEW, _BUDGET = 2**16, 2**8, 2**26
-#: Relative error above which an exact tensor consists of float64 cancellation errors only, and is ignored.
-_VANISHES = 2.0**20
 #: Fraction of the largest jump from which on other jumps are reported, too.
 _ALSO = 0.4
+#: Fraction of the largest jump from which on a call counts among those of its operator.
+_COUNTS = 0.1
 #: Float32 is ill-conditioned, too, if its error in units of its roundoff is at least this fraction of the low dtype's.
 _SAME_TROUBLE = 1 / 16
-
-
-@dataclass
-class _Call:
-    """Call of a virtual run: samples of its floating-point arguments and of its first result, and its later use."""
-
-    operator: str
-    site: Site
-    arguments: list[torch.Tensor]
-    result: torch.Tensor | None
-    shape: tuple[int, ...]
-    used: bool = False
-
-
-@dataclass(frozen=True)
-class _Sampled(oracle.Predictor):
-    """Predictor that records samples of the arguments and results of each call."""
-
-    calls: list[_Call] = field(default_factory=list)
-    sites: Sites = field(default_factory=Sites)
-    _makers: dict[int, _Call] = field(default_factory=dict)
-    _sizes: list[int] = field(default_factory=lambda: [0])
-
-    def run(self, call: torch_private.Dispatched) -> Any:
-        """Run one call as ``Predictor.run`` does, and record samples of it."""
-        arguments = [leaf for leaf in call.flat[0] if _has_values(leaf)]
-        samples = [self._sample(leaf) for leaf in arguments]
-        for leaf in arguments:
-            maker = self._makers.get(_memory(leaf))
-            if maker is not None:
-                maker.used = True
-        shape = tuple(arguments[0].shape) if arguments else ()
-        result = super().run(call)
-        results = [leaf for leaf in torch_private.flat(result)[0] if _has_values(leaf)]
-        first = self._sample(results[0]) if results else None
-        sampled = _Call(operator_of(call), self.sites.here(), samples, first, shape)
-        if not torch_private.aliasing_of(call.overload).views:
-            self._makers.update((_memory(leaf), sampled) for leaf in results)
-        self.calls.append(sampled)
-        return result
-
-    def _sample(self, tensor: torch.Tensor) -> torch.Tensor:
-        flat = values(tensor).detach().flatten()
-        most = _SAMPLED if self._sizes[0] < _BUDGET else _FEW
-        sample = flat[:: max(1, flat.numel() // most)].clone()
-        self._sizes[0] += sample.numel()
-        return sample
 
 
 @dataclass(frozen=True)
@@ -91,7 +33,8 @@ class Jump:
     """Call whose result has more noise than its arguments: ``before`` and ``after`` are relative L2 errors.
 
     ``module`` is a path with the module's type; ``shape`` is the shape of the call's first argument. ``flushed`` is the
-    fraction of the result's values that underflowed to zero.
+    fraction of the result's values that underflowed to zero. Of the squared error of all gradients or outputs,
+    ``share`` arises at the call, and ``together`` at all calls of its operator in either pass.
     """
 
     operator: str
@@ -102,6 +45,8 @@ class Jump:
     after: float
     shape: tuple[int, ...]
     flushed: float
+    share: float
+    together: float
 
     @property
     def advice(self) -> str:
@@ -122,6 +67,13 @@ def _percent(share: float) -> str:
 
 
 _ONE_PER_CENT = 0.01
+
+
+def names_of_group(prediction: Prediction, group: str) -> list[str]:
+    """Return the names of all tensors of the group ``outputs`` or ``gradients`` that have a prediction."""
+    if group == "outputs":
+        return [name for name in prediction.noise if name.startswith("output.")]
+    return [name for name in prediction.noise if not name.startswith(("output.", "buffer."))]
 
 
 def lost_share(step: Step, exact: Step, names: Sequence[str]) -> float:
@@ -158,20 +110,18 @@ def why_lost(run: CaseRun, group: str, share: float) -> tuple[str, str]:
     trouble = _trouble(run, group, share)
     if not jumps:
         return "no tolerance can be derived from it", trouble
-    more = list(dict.fromkeys(jump.module for jump in jumps[1:] if jump.module != jumps[0].module))
+    first = jumps[0]
+    more = list(dict.fromkeys(jump.module for jump in jumps[1:] if jump.module != first.module))
     also = f"; less so at {', '.join(more[:3])}" if more else ""
-    return f"the noise jumps at {jumps[0]}{also}", f"{trouble}. {jumps[0].advice}"
+    parts = f"{first.share:.0%} of the squared error arises there"
+    if first.together > first.share:
+        parts = f"{parts}, {first.together:.0%} in all calls of that operator"
+    return f"the noise jumps at {first} ({parts}){also}", f"{trouble}. {first.advice}"
 
 
 def _trouble(run: CaseRun, group: str, share: float) -> str:
     """Describe whether float32's error is as large, in units of its own roundoff."""
-    prefixes = ("output.", "buffer.")
-    names = [
-        name
-        for name in run.prediction.noise
-        if (name.startswith("output.") if group == "outputs" else not name.startswith(prefixes))
-    ]
-    wide = lost_share(run.fp32, run.prediction.exact, names)
+    wide = lost_share(run.fp32, run.prediction.exact, names_of_group(run.prediction, group))
     low, ratio = share / run.conditions.precision.u, wide / FP32.u
     numbers = (
         f"{low:.0f} roundings of {run.conditions.precision.name} ({share:.0%}), {ratio:.0f} of float32 ({wide:.1e})"
@@ -183,6 +133,8 @@ def _trouble(run: CaseRun, group: str, share: float) -> str:
 
 #: Fraction of values flushed to zero above which underflow is reported as the cause.
 _MOSTLY = 0.5
+#: Number of values of a channel that a larger batch would hardly help.
+_ENOUGH = 64
 #: Normalizations over a batch, whose conditioning depends on the number of values per channel.
 _BATCH = (
     "native_batch_norm",
@@ -190,6 +142,11 @@ _BATCH = (
     "cudnn_batch_norm",
     "miopen_batch_norm",
     "batch_norm_backward",
+)
+#: Operators whose derivative has jumps, by which rounding of the input changes it as a whole.
+_KINKED = (
+    *("threshold", "hardtanh", "hardswish", "hardsigmoid", "hardshrink", "softshrink", "leaky_relu", "rrelu"),
+    *("_prelu_kernel", "max_pool", "adaptive_max_pool", "fractional_max_pool"),
 )
 _NORMS = ("native_layer_norm", "native_group_norm", "_fused_rms_norm")
 _TURNS = ("sin", "cos", "tan", "remainder", "fmod", "frac", "floor", "round", "trunc", "ceil")
@@ -202,97 +159,73 @@ def _advice(jump: Jump) -> str:
         return f"{jump.flushed:.0%} of what it returns underflows to 0: scale the loss, or compute that in float32"
     if name.startswith(_BATCH) and len(jump.shape) > 1:
         count = math.prod(jump.shape) // jump.shape[1]
+        if count >= _ENOUGH:
+            return (
+                f"BatchNorm divides by the spread of {count} values of each channel there, which differ little: check "
+                "with that layer in eval(), or GroupNorm in place of it"
+            )
         return (
             f"BatchNorm has {count} values of each channel there: check with a larger batch or larger inputs, or with "
-            "that layer in eval()"
+            "that layer in eval(), or GroupNorm in place of it"
         )
-    if name.startswith(_NORMS):
-        return "The rows that it normalizes are nearly constant: check with other inputs or weights, or bound its input"
+    if name.startswith(_KINKED) and jump.direction is Direction.BACKWARD:
+        return _OF_KINKS
     if name in _TURNS:
         return "Its argument is rounded by as much as its period: compute it, and what makes it, in float32"
-    if name.startswith(_CANCELS):
-        return "Terms cancel in it: compute it in float32 (x.float()), or subtract before squaring or summing"
-    return "Compute it, and what makes its input, in float32: x.float(), or autocast(enabled=False) around it"
+    return next((advice for names, advice in _ADVICE if name.startswith(names)), _IN_FLOAT32)
+
+
+_OF_KINKS = (
+    "Its derivative has a jump, and rounding moves inputs across it: check with the BatchNorm layers before it, if "
+    "any, in eval(), or with a smooth activation (SiLU, GELU)"
+)
+_IN_FLOAT32 = "Compute it, and what makes its input, in float32: x.float(), or autocast(enabled=False) around it"
+_ADVICE = (
+    (
+        ("sgn", "sign"),
+        "Rounding decides the sign of values near 0: check with other data, or smooth_l1_loss for l1_loss",
+    ),
+    (_NORMS, "The rows that it normalizes are nearly constant: check with other inputs or weights, or bound its input"),
+    (_CANCELS, "Terms cancel in it: compute it in float32 (x.float()), or subtract before squaring or summing"),
+)
 
 
 def jumps_of(  # noqa: PLR0913  # keywords of one run
     case: Case, realised: Realised, conditions: Conditions, region: Region, *, loss_scale: float, forward_only: bool
 ) -> list[Jump]:
-    """Return the calls at which the noise jumps, the largest jump first, then jumps of similar size."""
+    """Return the calls at which the noise of the gradients, or with ``forward_only`` of the outputs, arises.
+
+    The first is the one with the largest share among those of the operator with the largest share in all. Calls with
+    similar shares follow.
+    """
     try:
-        (exact, _), (rounded, names) = (
-            _calls(case, realised, conditions, region, loss_scale, rounds=rounds) for rounds in (False, True)
-        )
+        ranked, names = noisy_calls(case, realised, conditions, region, loss_scale=loss_scale, of_outputs=forward_only)
     except oracle.CannotFollow as failure:
         receive(failure)
         return []
-    jumps = [
+    ranked = [noisy for noisy in ranked if noisy.share >= _COUNTS * ranked[0].share]
+    together: dict[str, float] = {}
+    for noisy in ranked:
+        together[_family(noisy)] = together.get(_family(noisy), 0.0) + noisy.share
+    ranked.sort(key=lambda noisy: (-together[_family(noisy)], -noisy.share))
+    return [
         Jump(
-            operator=low.operator,
-            module=in_words(low.site.module, names),
-            direction=low.site.direction,
-            line=low.site.line,
-            before=noise[0],
-            after=noise[1],
-            shape=low.shape,
-            flushed=_flushed(wide, low),
+            operator=noisy.call.operator,
+            module=in_words(noisy.call.site.module, names),
+            direction=noisy.call.site.direction,
+            line=noisy.call.site.line,
+            before=noisy.before,
+            after=noisy.after,
+            shape=noisy.call.shape,
+            flushed=noisy.flushed,
+            share=noisy.share,
+            together=together[_family(noisy)],
         )
-        for wide, low in _aligned(exact, rounded)
-        if low.used
-        and not (forward_only and low.site.direction is Direction.BACKWARD)
-        and (noise := _noise(wide, low)) is not None
+        for noisy in ranked
+        if noisy.share >= _ALSO * ranked[0].share
     ]
-    jumps.sort(key=lambda jump: jump.before - jump.after)
-    return [jump for jump in jumps if jump.after - jump.before >= _ALSO * (jumps[0].after - jumps[0].before)]
 
 
-def _calls(  # noqa: PLR0913  # keywords of one run
-    case: Case, realised: Realised, conditions: Conditions, region: Region, loss_scale: float, *, rounds: bool
-) -> tuple[list[_Call], dict[int, str]]:
-    predictor, copied = _Sampled(conditions.device.type, rounds), realised.on(conditions.device.torch_device)
-    with predictor.sites.followed():
-        oracle.run_virtual(case, copied, region, predictor, seed=conditions.seed, loss_scale=loss_scale)
-    return predictor.calls, {id(module): name for name, module in copied.model.named_modules()}
-
-
-def _aligned(exact: list[_Call], rounded: list[_Call]) -> Iterator[tuple[_Call, _Call]]:
-    """Yield pairs of corresponding calls, until rounding makes the program take another branch."""
-    for wide, low in zip(exact, rounded, strict=False):
-        if wide.operator != low.operator or wide.shape != low.shape:
-            return
-        yield wide, low
-
-
-def _noise(exact: _Call, rounded: _Call) -> tuple[float, float] | None:
-    """Return the relative errors of the arguments and of the result of a call, at most 1; None without a result.
-
-    Tensors that consist of cancellation errors in float64 are ignored.
-    """
-    if exact.result is None or rounded.result is None:
-        return None
-    before = [_error(low, wide) for wide, low in zip(exact.arguments, rounded.arguments, strict=True)]
-    after = _error(rounded.result, exact.result)
-    if after > _VANISHES:
-        return None
-    return max((min(noise, 1.0) for noise in before if noise <= _VANISHES), default=0.0), min(after, 1.0)
-
-
-def _flushed(exact: _Call, rounded: _Call) -> float:
-    """Return the fraction of a result's values that are zero although the exact values are not."""
-    if exact.result is None or rounded.result is None:
-        return 0.0
-    expected = exact.result != 0
-    return float((expected & (rounded.result == 0)).sum()) / max(int(expected.sum()), 1)
-
-
-def _error(value: torch.Tensor, exact: torch.Tensor) -> float:
-    size, far = norm(exact), norm(value - exact)
-    return far / size if size else 0.0 if far == 0 else math.inf
-
-
-def _has_values(leaf: object) -> bool:
-    return isinstance(leaf, torch.Tensor) and is_real(leaf) and not leaf.is_complex() and leaf.numel() > 0
-
-
-def _memory(tensor: torch.Tensor) -> int:
-    return int(values(tensor).untyped_storage().data_ptr())
+def _family(noisy: Noisy) -> str:
+    """Return the name of an operator without that of its pass."""
+    return noisy.call.operator.removesuffix("_backward")

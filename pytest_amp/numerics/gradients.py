@@ -16,7 +16,7 @@ from pytest_amp.numerics.cancellation import float32_errors
 from pytest_amp.numerics.case_run import CaseRun, likely_cause, other_names
 from pytest_amp.numerics.chance import check_distance, check_dtypes_given, not_acquitted
 from pytest_amp.numerics.compare import Compared, compare, confirmed, median_distance
-from pytest_amp.numerics.conditioning import why_lost
+from pytest_amp.numerics.conditioning import lost_share, names_of_group, why_lost
 from pytest_amp.numerics.conditions import Conditions, runs_under
 from pytest_amp.numerics.errors import exceeds, is_hollow, is_inexact, norm
 from pytest_amp.numerics.manual_cast_comparison import check_reference, check_unreplayed, median_allowed
@@ -57,7 +57,7 @@ def check_gradients(case: Case, conditions: Conditions, observe: Observe, *, tol
         return
     float32 = partial(float32_errors, case, realised, fp32, prediction, conditions)
     compared = compare(prediction, amp, fp32, u=conditions.precision.u, float32=float32)
-    if _is_near_discontinuity(run):
+    if _is_near_discontinuity(run, amp):
         observe(f"{case.name}/summary.redrawn", 1, kind="count", unit="draws")
         check_gradients(case, replace(conditions, seed=conditions.seed + 1), observe)
         return
@@ -204,10 +204,9 @@ def _observe(run: CaseRun, compared: Sequence[Compared], further: Sequence[Error
 def _lost(prediction: Prediction) -> tuple[float, str]:
     """Return the larger relative noise of all outputs together and of all gradients together, and the group's name."""
     exact = {name: norm(value) for name, value in prediction.exact.named().items()}
-    outputs = [name for name in prediction.noise if name.startswith("output.")]
-    gradients = [name for name in prediction.noise if not name.startswith(("output.", "buffer."))]
     shares = []
-    for group, names in (("outputs", outputs), ("gradients", gradients)):
+    for group in ("outputs", "gradients"):
+        names = names_of_group(prediction, group)
         whole = sum(exact[name] ** 2 for name in names) ** 0.5
         lost = sum((prediction.noise[name] * exact[name]) ** 2 for name in names) ** 0.5
         shares.append((lost / whole if whole else 0.0, group))
@@ -218,7 +217,7 @@ def _lost(prediction: Prediction) -> tuple[float, str]:
 _JUDGED = 2
 
 
-def _is_near_discontinuity(run: CaseRun) -> bool:
+def _is_near_discontinuity(run: CaseRun, amp: Step) -> bool:
     """Return whether a case is near a discontinuity with this seed only; raises AmpFailure if with other seeds, too.
 
     At a discontinuity of the gradient (a hinge, the border between two pixels) rounding may change a whole gradient,
@@ -239,10 +238,12 @@ def _is_near_discontinuity(run: CaseRun) -> bool:
     if all(_lost(other)[0] <= limit for other in neighbours):
         return True
     now, likely = why_lost(run, group, share)
+    real = lost_share(amp, run.prediction.exact, names_of_group(run.prediction, group))
     raise AmpFailure(
         f"{case.name}: {run.prediction.whose} loses {share:.0%} of the {group} under {conditions}",
         label_before="exact",
-        before=f"relative L2 distance from float64; up to {limits.MOST_NOISE:.0%} counts as rounding",
+        before=f"relative L2 distance from float64; up to {limits.MOST_NOISE:.0%} counts as rounding. "
+        f"Measured: {real:.0%}",
         now=conditions.now(now),
         likely=run.unseeded() or likely,
     )
