@@ -176,8 +176,8 @@ def _advice(jump: Jump) -> str:
 
 
 _OF_KINKS = (
-    "Its derivative has a jump, and rounding moves inputs across it: check with a smooth activation (SiLU, GELU), or "
-    "with the BatchNorm layers before it, if any, in eval() or replaced by GroupNorm"
+    "Its derivative has a jump, and rounding moves inputs across it: check with the BatchNorm layers before it, if "
+    "any, in eval(), or with a smooth activation (SiLU, GELU)"
 )
 _IN_FLOAT32 = "Compute it, and what makes its input, in float32: x.float(), or autocast(enabled=False) around it"
 _ADVICE = (
@@ -199,15 +199,15 @@ def jumps_of(  # noqa: PLR0913  # keywords of one run
     similar shares follow.
     """
     try:
-        found, names = noisy_calls(case, realised, conditions, region, loss_scale=loss_scale, of_outputs=forward_only)
+        ranked, names = noisy_calls(case, realised, conditions, region, loss_scale=loss_scale, of_outputs=forward_only)
     except oracle.CannotFollow as failure:
         receive(failure)
         return []
-    found = [noisy for noisy in found if noisy.share >= _COUNTS * found[0].share]
+    ranked = [noisy for noisy in ranked if noisy.share >= _COUNTS * ranked[0].share]
     together: dict[str, float] = {}
-    for noisy in found:
+    for noisy in ranked:
         together[_family(noisy)] = together.get(_family(noisy), 0.0) + noisy.share
-    found.sort(key=lambda noisy: (-together[_family(noisy)], -noisy.share))
+    ranked.sort(key=lambda noisy: (-together[_family(noisy)], -noisy.share))
     return [
         Jump(
             operator=noisy.call.operator,
@@ -221,8 +221,8 @@ def jumps_of(  # noqa: PLR0913  # keywords of one run
             share=noisy.share,
             together=together[_family(noisy)],
         )
-        for noisy in found
-        if noisy.share >= _ALSO * found[0].share
+        for noisy in ranked
+        if noisy.share >= _ALSO * ranked[0].share
     ]
 
 

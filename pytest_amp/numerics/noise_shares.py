@@ -40,7 +40,7 @@ _ADDS, _JOINS = ("add", "sub", "rsub", "where", "lerp"), ("cat", "stack")
 
 
 @dataclass(frozen=True)
-class _Made:
+class _Result:
     """Result of a call: the number of the call in its run, and that of the result."""
 
     call: int
@@ -53,7 +53,7 @@ class _Read:
 
     sample: torch.Tensor
     elements: int
-    made: tuple[_Made, ...]
+    producers: tuple[_Result, ...]
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class _Sampled(oracle.Predictor):
 
     calls: list[Call] = field(default_factory=list)
     sites: Sites = field(default_factory=Sites)
-    made: dict[int, tuple[_Made, ...]] = field(default_factory=dict)
+    producers: dict[int, tuple[_Result, ...]] = field(default_factory=dict)
     _sizes: list[int] = field(default_factory=lambda: [0])
 
     def run(self, call: torch_private.Dispatched) -> Any:
@@ -81,7 +81,7 @@ class _Sampled(oracle.Predictor):
         leaves = [leaf for leaf in call.flat[0] if _has_values(leaf)]
         overwritten = _overwritten(call)
         reads = [
-            _Read(self._sample(leaf), leaf.numel(), self.made.get(_memory(leaf), ()))
+            _Read(self._sample(leaf), leaf.numel(), self.producers.get(_memory(leaf), ()))
             for leaf in leaves
             if not any(leaf is other for other in overwritten)
         ]
@@ -91,10 +91,10 @@ class _Sampled(oracle.Predictor):
         aliasing = torch_private.aliasing_of(call.overload)
         if not aliasing.views:
             for index, leaf in enumerate(results):
-                made = _Made(len(self.calls), index)
+                producer = _Result(len(self.calls), index)
                 # A write to a part of the memory leaves the rest as it was.
-                rest = self.made.get(_memory(leaf), ()) if aliasing.writes and not _is_whole(leaf) else ()
-                self.made[_memory(leaf)] = (*rest, made)
+                rest = self.producers.get(_memory(leaf), ()) if aliasing.writes and not _is_whole(leaf) else ()
+                self.producers[_memory(leaf)] = (*rest, producer)
         samples = [] if aliasing.views else [self._sample(leaf) for leaf in results]
         self.calls.append(Call(operator_of(call), self.sites.here(), reads, samples, shape))
         return result
@@ -146,7 +146,7 @@ class Noisy:
 @dataclass(frozen=True)
 class _Run:
     calls: list[Call]
-    made: Mapping[int, tuple[_Made, ...]]
+    producers: Mapping[int, tuple[_Result, ...]]
     step: Step
     names: dict[int, str]
 
@@ -161,25 +161,23 @@ def noisy_calls(  # noqa: PLR0913  # keywords of one run
     exact, rounded = (_run(case, realised, conditions, region, loss_scale, rounds=rounds) for rounds in (False, True))
     aligned = _aligned(exact.calls, rounded.calls)
     weights = _final(exact, rounded, of_outputs=of_outputs)
-    found = []
+    noisy = []
     for number in range(len(rounded.calls) - 1, -1, -1):
         low = rounded.calls[number]
         wide = aligned.get(number)
-        kept, worst = 0.0, None
+        shares: dict[int, float] = {}
         for index in range(len(low.results)):
-            weight = weights.pop(_Made(number, index), 0.0)
-            if not weight:
-                continue
-            own = _passed_on(wide, low, index, weight, weights)
-            if own > kept or worst is None:
-                worst = index
-            kept += own
-        if wide is not None and worst is not None and kept and not low.operator.startswith(_UNWRITTEN):
+            weight = weights.pop(_Result(number, index), 0.0)
+            if weight:
+                shares[index] = _passed_on(wide, low, index, weight, weights)
+        share = sum(shares.values())
+        if wide is not None and share and not low.operator.startswith(_UNWRITTEN):
+            worst = max(shares, key=lambda index: shares[index])
             before = max((_relative(read, other) for read, other in zip(low.reads, wide.reads, strict=True)), default=0)
             after = _relative_error(low.results[worst], wide.results[worst])
             flushed = _flushed(wide.results[worst], low.results[worst], conditions.precision.dtype)
-            found.append(Noisy(low, kept, min(before, 1.0), min(after, 1.0), flushed))
-    return sorted(found, key=lambda noisy: -noisy.share), rounded.names
+            noisy.append(Noisy(low, share, min(before, 1.0), min(after, 1.0), flushed))
+    return sorted(noisy, key=lambda noisy: -noisy.share), rounded.names
 
 
 def _run(  # noqa: PLR0913  # keywords of one run
@@ -188,7 +186,7 @@ def _run(  # noqa: PLR0913  # keywords of one run
     predictor, copied = _Sampled(conditions.device.type, rounds), realised.on(conditions.device.torch_device)
     with predictor.sites.followed():
         step = oracle.run_virtual(case, copied, region, predictor, seed=conditions.seed, loss_scale=loss_scale).step
-    return _Run(predictor.calls, predictor.made, step, {id(m): name for name, m in copied.model.named_modules()})
+    return _Run(predictor.calls, predictor.producers, step, {id(m): name for name, m in copied.model.named_modules()})
 
 
 def _aligned(exact: list[Call], rounded: list[Call]) -> dict[int, Call]:
@@ -210,7 +208,7 @@ def _computes(call: Call) -> bool:
     return bool(call.results) and call.operator not in ("clone", "_unsafe_view")
 
 
-def _final(exact: _Run, rounded: _Run, *, of_outputs: bool) -> dict[_Made, float]:
+def _final(exact: _Run, rounded: _Run, *, of_outputs: bool) -> dict[_Result, float]:
     """Return the part of the squared error of all final tensors that each of the calls' results has."""
 
     def tensors(step: Step) -> dict[str, torch.Tensor]:
@@ -220,16 +218,16 @@ def _final(exact: _Run, rounded: _Run, *, of_outputs: bool) -> dict[_Made, float
     known, actual = tensors(exact.step), tensors(rounded.step)
     errors = {name: norm(actual[name] - dense(known[name])) ** 2 for name in known.keys() & actual.keys()}
     whole = sum(errors.values())
-    weights: dict[_Made, float] = {}
+    weights: dict[_Result, float] = {}
     for name, error in errors.items():
-        makers = rounded.made.get(_memory(actual[name]), ())
-        for made in makers:
+        producers = rounded.producers.get(_memory(actual[name]), ())
+        for producer in producers:
             if whole and math.isfinite(whole):
-                weights[made] = weights.get(made, 0.0) + error / whole / len(makers)
+                weights[producer] = weights.get(producer, 0.0) + error / whole / len(producers)
     return weights
 
 
-def _passed_on(wide: Call | None, low: Call, index: int, weight: float, weights: dict[_Made, float]) -> float:
+def _passed_on(wide: Call | None, low: Call, index: int, weight: float, weights: dict[_Result, float]) -> float:
     """Pass the weight of a call's result on to what made its arguments; return the part that it keeps.
 
     Independent relative errors of factors add up in quadrature to that of their product. An argument with more noise
@@ -250,8 +248,8 @@ def _passed_on(wide: Call | None, low: Call, index: int, weight: float, weights:
     if not whole or not math.isfinite(whole):
         return weight
     for read, part in zip(low.reads, parts, strict=True):
-        for made in read.made:
-            weights[made] = weights.get(made, 0.0) + weight * passed * part / whole / len(read.made)
+        for producer in read.producers:
+            weights[producer] = weights.get(producer, 0.0) + weight * passed * part / whole / len(read.producers)
     return weight * (1 - passed)
 
 

@@ -42,10 +42,10 @@ class Attention(nn.Module):
 
 def test_shares_of_all_calls_add_up_across_copies_for_a_layout() -> None:
     case = Case("attends", Attention, lambda: torch.randn(2, 5, 16), lambda m, x: m(x).float().square().mean())
-    found = shares(case)
-    assert sum(noisy.share for noisy in found) == pytest.approx(1, abs=0.05)
-    assert [noisy.share for noisy in found] == sorted((noisy.share for noisy in found), reverse=True)
-    assert {noisy.call.site.direction for noisy in found if noisy.share > 0.01} == set(Direction)
+    ranked = shares(case)
+    assert sum(noisy.share for noisy in ranked) == pytest.approx(1, abs=0.05)
+    assert [noisy.share for noisy in ranked] == sorted((noisy.share for noisy in ranked), reverse=True)
+    assert {noisy.call.site.direction for noisy in ranked if noisy.share > 0.01} == set(Direction)
 
 
 def test_halves_of_a_buffer_pass_on_the_shares_of_both() -> None:
@@ -57,9 +57,9 @@ def test_halves_of_a_buffer_pass_on_the_shares_of_both() -> None:
         result: Tensor = joined.square().mean()
         return result
 
-    found = shares(Case("halves", lambda: nn.Linear(8, 8), lambda: torch.randn(4, 8), halves))
-    assert {"sin", "cos"} <= {noisy.call.operator for noisy in found if noisy.share > 0.01}
-    assert not any(noisy.call.operator.startswith("empty") for noisy in found)
+    ranked = shares(Case("halves", lambda: nn.Linear(8, 8), lambda: torch.randn(4, 8), halves))
+    assert {"sin", "cos"} <= {noisy.call.operator for noisy in ranked if noisy.share > 0.01}
+    assert not any(noisy.call.operator.startswith("empty") for noisy in ranked)
 
 
 def test_value_that_is_lost_is_not_lost_again() -> None:
@@ -70,5 +70,5 @@ def test_value_that_is_lost_is_not_lost_again() -> None:
         result: Tensor = y.pow(5).mean()
         return result
 
-    found = shares(Case("grows", lambda: nn.Linear(8, 8), lambda: torch.randn(4, 8), grows), of_outputs=True)
-    assert found[0].call.operator == "sub"
+    ranked = shares(Case("grows", lambda: nn.Linear(8, 8), lambda: torch.randn(4, 8), grows), of_outputs=True)
+    assert ranked[0].call.operator == "sub"
