@@ -18,10 +18,11 @@ from pytest_amp.scaler.regions import check_region
 from pytest_amp.training.band import WIDTH, Band, companions_of, make_band
 from pytest_amp.training.constants import Constants, frozen_tensors
 from pytest_amp.training.draws import recorded_draws
+from pytest_amp.training.gradients import Doubtful, check_gradients
 from pytest_amp.training.reasons import first_of, likely_first_loss, likely_overflow, likely_sizes
 from pytest_amp.training.replaced import Replaced
 from pytest_amp.training.state import rounded_kept, rounded_parameters, rounded_state
-from pytest_amp.training.trajectory import Setup, TrainingIteration, Trajectory, TrajectoryStep, run
+from pytest_amp.training.trajectory import Setup, TrainingIteration, Trajectory, run
 
 __tracebackhide__ = is_usage_error
 
@@ -51,10 +52,6 @@ class TooLittleSeen(AmpFailure):
             likely="too few steps, too low a learning rate, a loss that cannot fall (random targets, fresh batches), "
             "or one that jumps from step to step: more steps, or a larger batch",
         )
-
-
-class Doubtful(AmpFailure):
-    """Failure that may be chance: the training is drawn again before it counts."""
 
 
 def check_training(
@@ -147,7 +144,7 @@ def _check(
     name = setup.case.name
     _check_steps(setup, plain, low_run, companions if unrecorded else ())
     if band.visible < _VISIBLE:
-        _check_gradients(setup, plain, low_run, companions)
+        check_gradients(setup, plain, low_run, companions, draws)
         raise TooLittleSeen(setup, band)
     left = band.leaves(low_run.losses)
     margin = band.margin(low_run.losses)
@@ -164,7 +161,7 @@ def _check(
             f"{abs(low_run.losses[left] - band.losses[left]) / band.half[left]:.1f} times as far as allowed",
             likely=_likely(setup, plain, low_run, left),
         )
-    _check_gradients(setup, plain, low_run, companions)
+    check_gradients(setup, plain, low_run, companions, draws)
     return low_run, band
 
 
@@ -262,53 +259,6 @@ def _check_steps(setup: Setup, plain: Trajectory, low_run: Trajectory, further: 
                 likely=likely_sizes(setup, float32, low, low_run.scaler.get_scale())
                 or "the weights, or what is added to them, are in a low dtype",
             )
-
-
-#: Allowed distance of a parameter's gradient from float32's in the first steps, relative to its size; a gradient
-#: smaller than a share of the average one is measured by that share. The companions' distance, times a factor, if
-#: larger.
-_FAR, _PART, _COMPANIONS = 0.5, 0.05, 8.0
-
-
-def _check_gradients(setup: Setup, plain: Trajectory, low_run: Trajectory, further: Sequence[Trajectory]) -> None:
-    """Raise AmpFailure for a gradient of the first steps that differs from float32's, whatever the loss does."""
-    for index, step in enumerate(plain.steps):
-        if not step.gradients:
-            return
-        spread: dict[str, float] = {}
-        for companion in further:
-            for name, distance in _distances(step, companion.steps[index]).items():
-                spread[name] = max(spread.get(name, 0.0), distance)
-        far = {
-            name: distance
-            for name, distance in _distances(step, low_run.steps[index]).items()
-            if not distance <= max(_FAR, _COMPANIONS * spread.get(name, 0.0))
-        }
-        if far:
-            name = max(far, key=lambda parameter: far[parameter])
-            raise Doubtful(
-                f"{setup.case.name}, step {index}: the gradient of {name} is not that of float32"
-                + (f" (nor is that of {len(far) - 1} more)" if len(far) > 1 else ""),
-                label_before="fp32",
-                before=f"within {max(_FAR, _COMPANIONS * spread.get(name, 0.0)):.2g} of its size; runs that rounding "
-                f"disturbs are {spread.get(name, 0.0):.2g} away",
-                now=f"{far[name]:.3g} of its size away in {setup.precision.name}",
-                likely=likely_sizes(setup, step, low_run.steps[index], low_run.scaler.get_scale())
-                or "garbage from one layer, or a part of the loss that is not scaled; the loss may fall all the same",
-            )
-
-
-def _distances(plain: TrajectoryStep, step: TrajectoryStep) -> dict[str, float]:
-    """Return the relative distance of a step's gradients from those of the step ``plain``, by parameter."""
-    elements = sum(gradient.numel() for gradient in plain.gradients.values())
-    average = plain.norm / max(elements, 1) ** 0.5
-    distances = {}
-    for name, gradient in plain.gradients.items():
-        if name in step.gradients:
-            size = max(float(gradient.norm()), _PART * average * gradient.numel() ** 0.5)
-            difference = float((step.gradients[name] - gradient).norm())
-            distances[name] = difference / size if size else 0.0
-    return distances
 
 
 def _of_first(setup: Setup, plain: Trajectory, low_run: Trajectory, index: int) -> str | None:
