@@ -59,8 +59,8 @@ def check_training(
 ) -> tuple[Trajectory, Band]:
     """Compare both runs step by step. Raises AmpFailure; see ``Amp.check_training``.
 
-    A loss that leaves the band, or a gradient that is far from float32's, fails if it does so in two of three draws:
-    those of the setup's seed and of the next two. ``note`` is called if only the first draw fails.
+    A loss that leaves the band, or gradients that are zero or far from float32's, fail if they do so in two of three
+    draws: those of the setup's seed and of the next two. ``note`` is called if only the first draw fails.
     """
     observed = _Observed()
     try:
@@ -142,7 +142,7 @@ def _check(
         )
     low_run = run(setup, low=True, inspect=_keeps_float32(setup, setup.precision.name))
     name = setup.case.name
-    _check_steps(setup, plain, low_run, companions if unrecorded else ())
+    _check_steps(setup, plain, low_run, companions, redrawn=bool(unrecorded))
     if band.visible < _VISIBLE:
         check_gradients(setup, plain, low_run, companions, draws)
         raise TooLittleSeen(setup, band)
@@ -231,20 +231,24 @@ def _expect_region(setup: Setup, iteration: TrainingIteration) -> None:
         )
 
 
-def _check_steps(setup: Setup, plain: Trajectory, low_run: Trajectory, further: Sequence[Trajectory]) -> None:
+def _check_steps(
+    setup: Setup, plain: Trajectory, low_run: Trajectory, companions: Sequence[Trajectory], *, redrawn: bool
+) -> None:
     """Raise AmpFailure for a fault of a step that does not depend on its loss.
 
-    ``further`` are float32 runs with other random numbers than ``plain``, which may have more zeros in a step.
+    As many gradients may be zero as are negligible in ``plain`` or in a companion: rounding alone may switch a
+    saturated layer off. Companions with ``redrawn`` random numbers may also lose more updates than ``plain``.
     """
     for index, (float32, low) in enumerate(zip(plain.steps, low_run.steps, strict=True)):
         where = f"{setup.case.name}, step {index}"
-        steps = [float32, *(trajectory.steps[index] for trajectory in further)]
-        zero, lost = max(step.zero for step in steps), max(step.lost for step in steps)
+        steps = [float32, *(companion.steps[index] for companion in companions)]
+        zero = max(max(step.zero, step.negligible) for step in steps)
+        lost = max(step.lost for step in (steps if redrawn else [float32]))
         if low.zero > zero + _MORE_ZERO:
-            raise AmpFailure(
+            raise Doubtful(
                 f"{where}: {low.zero:.0%} of the gradients are exactly zero",
                 label_before="fp32",
-                before=f"{zero:.0%}",
+                before=f"{zero:.0%}, with those too small to matter beside the others",
                 now=f"{low.zero:.0%} in {setup.precision.name}",
                 likely=_of_first(setup, plain, low_run, index)
                 or f"they are below {setup.precision.name}'s smallest number: the loss is not scaled, or is "

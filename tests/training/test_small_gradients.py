@@ -86,3 +86,40 @@ def test_garbage_in_the_gradient_of_one_parameter_is_red(name: str) -> None:
 
     with pytest.raises(AmpFailure, match=rf"step 0: the gradient of {name} is not that of float32"):
         check(normalized(), train, steps=3)
+
+
+class Attentive(nn.Module):
+    """Model whose query and key reach the result times ``scale``, and so do their gradients."""
+
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self.enter, self.leave, self.scale = nn.Linear(8, 8), nn.Linear(8, 4), scale
+        self.query, self.key = nn.Linear(8, 32), nn.Linear(8, 32)
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        hidden = torch.tanh(self.enter(values))
+        similar = (self.query(hidden) * self.key(hidden)).float().sum(-1, keepdim=True)
+        result: torch.Tensor = self.leave(hidden) + (similar * self.scale).tanh()
+        return result
+
+
+def attentive(scale: float) -> Case:
+    def batch() -> dict[str, torch.Tensor]:
+        values = torch.randn(32, 8)
+        return {"values": values, "target": values[:, :4].argmax(-1)}
+
+    def loss(model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        return functional.mse_loss(model(batch["values"]).float(), batch["values"][:, :4])
+
+    return Case("attentive", lambda: Attentive(scale), batch, loss)
+
+
+def test_gradients_that_are_negligible_in_float32_may_be_zero() -> None:
+    """Most gradients are some 1e-16 of the others: the range of fp16 does not have both."""
+    check(attentive(1e-16), precision=FP16)
+
+
+def test_gradients_that_matter_may_not_be_zero() -> None:
+    """A hundred thousandth of the others is seen in float32, and lost in fp16 with a loss that is too small."""
+    with pytest.raises(AmpFailure, match=r"step 0: \d+% of the gradients are exactly zero"):
+        check(attentive(1e-5), lambda iteration: step_after(iteration, factor=2.0**-20), precision=FP16, steps=3)
