@@ -52,7 +52,8 @@ class WholeCheck(NumericChecks, LoopChecks, CompileChecks, CostChecks):
         - the dtypes that modules return, ``check_casts`` and ``check_memory``;
         - ``check_gradients``, and the harm that the model's own low precision does, measured against float64;
         - ``check_scaler`` in fp16, or where there is a ``train`` that scales;
-        - ``check_training``, with as many steps as the loss needs, where there is a ``train`` or a step is cheap;
+        - ``check_training``, with as many steps as the loss needs, where there is a ``train`` or a step is cheap, and
+          with Adagrad for sparse gradients where there is no ``optimizer``;
         - ``check_compiled`` with ``compile``.
 
         Errors fail the test. Warnings do so with ``strict``, and are otherwise in the report, and in a note at the end
@@ -105,7 +106,8 @@ class WholeCheck(NumericChecks, LoopChecks, CompileChecks, CostChecks):
             collector.run("scaler", scaler, detail="a step with GradScaler, overflow planted in it")
 
         def trained(steps: int) -> object:
-            return self._within("training", self.check_training, case, steps=steps, train=train, optimizer=optimizer)()
+            make = plan.training_optimizer
+            return self._within("training", self.check_training, case, steps=steps, train=train, optimizer=make)()
 
         plan.train_with(trained)
 

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
+import torch
+
 from pytest_amp import lint
 from pytest_amp.account import receive
 from pytest_amp.cases import Case, MakeOptimizer
@@ -48,6 +50,7 @@ class Plan:
     optimizer: MakeOptimizer | None
     dtypes: dict[str, str] = field(default_factory=dict)
     cost: Cost | None = None
+    _has_sparse_gradients: bool = field(default=False, init=False)
 
     @property
     def needs_scaler(self) -> bool:
@@ -148,8 +151,13 @@ class Plan:
         if is_long_enough is False:
             self.collector.retell("cannot tell")
 
+    @property
+    def training_optimizer(self) -> MakeOptimizer | None:
+        """The user's optimizer, or Adagrad for sparse gradients, which AdamW refuses; None for the default one."""
+        return torch.optim.Adagrad if self.optimizer is None and self._has_sparse_gradients else self.optimizer
+
     def _seconds_of_a_step(self) -> float:
-        """Time one step in mixed precision, the second one."""
+        """Time one step in mixed precision, the second one, and note whether it has sparse gradients."""
         seconds = 0.0
         try:
             realised = self.case.realise(seed=self.where.seed).on(self.where.device.torch_device)
@@ -157,6 +165,8 @@ class Plan:
                 began = time.process_time()
                 run_step(self.case, realised, self.where.region, seed=self.where.seed, replay=False)
                 seconds = time.process_time() - began
+            gradients = [parameter.grad for parameter in realised.model.parameters()]
+            self._has_sparse_gradients = any(gradient is not None and gradient.is_sparse for gradient in gradients)
         except AmpFailure as failure:  # the checks report the failure
             receive(failure)
         except Exception:  # noqa: BLE001  # the model may raise anything

@@ -18,10 +18,11 @@ from pytest_amp.scaler.regions import check_region
 from pytest_amp.training.band import WIDTH, Band, companions_of, make_band
 from pytest_amp.training.constants import Constants, frozen_tensors
 from pytest_amp.training.draws import recorded_draws
+from pytest_amp.training.gradients import Doubtful, check_gradients
 from pytest_amp.training.reasons import first_of, likely_first_loss, likely_overflow, likely_sizes
 from pytest_amp.training.replaced import Replaced
 from pytest_amp.training.state import rounded_kept, rounded_parameters, rounded_state
-from pytest_amp.training.trajectory import Setup, TrainingIteration, Trajectory, TrajectoryStep, run
+from pytest_amp.training.trajectory import Setup, TrainingIteration, Trajectory, run
 
 __tracebackhide__ = is_usage_error
 
@@ -53,17 +54,13 @@ class TooLittleSeen(AmpFailure):
         )
 
 
-class Doubtful(AmpFailure):
-    """Failure that may be chance: the training is drawn again before it counts."""
-
-
 def check_training(
     setup: Setup, observe: Observe, *, tolerance_scale: float = 1.0, note: Callable[[str], None] | None = None
 ) -> tuple[Trajectory, Band]:
     """Compare both runs step by step. Raises AmpFailure; see ``Amp.check_training``.
 
-    A loss that leaves the band, or a gradient that is far from float32's, fails if it does so in two of three draws:
-    those of the setup's seed and of the next two. ``note`` is called if only the first draw fails.
+    A loss that leaves the band, or gradients that are zero or far from float32's, fail if they do so in two of three
+    draws: those of the setup's seed and of the next two. ``note`` is called if only the first draw fails.
     """
     observed = _Observed()
     try:
@@ -145,9 +142,9 @@ def _check(
         )
     low_run = run(setup, low=True, inspect=_keeps_float32(setup, setup.precision.name))
     name = setup.case.name
-    _check_steps(setup, plain, low_run, companions if unrecorded else ())
+    _check_steps(setup, plain, low_run, companions, redrawn=bool(unrecorded))
     if band.visible < _VISIBLE:
-        _check_gradients(setup, plain, low_run, companions)
+        check_gradients(setup, plain, low_run, companions, draws)
         raise TooLittleSeen(setup, band)
     left = band.leaves(low_run.losses)
     margin = band.margin(low_run.losses)
@@ -164,7 +161,7 @@ def _check(
             f"{abs(low_run.losses[left] - band.losses[left]) / band.half[left]:.1f} times as far as allowed",
             likely=_likely(setup, plain, low_run, left),
         )
-    _check_gradients(setup, plain, low_run, companions)
+    check_gradients(setup, plain, low_run, companions, draws)
     return low_run, band
 
 
@@ -234,20 +231,24 @@ def _expect_region(setup: Setup, iteration: TrainingIteration) -> None:
         )
 
 
-def _check_steps(setup: Setup, plain: Trajectory, low_run: Trajectory, further: Sequence[Trajectory]) -> None:
+def _check_steps(
+    setup: Setup, plain: Trajectory, low_run: Trajectory, companions: Sequence[Trajectory], *, redrawn: bool
+) -> None:
     """Raise AmpFailure for a fault of a step that does not depend on its loss.
 
-    ``further`` are float32 runs with other random numbers than ``plain``, which may have more zeros in a step.
+    As many gradients may be zero as are negligible in ``plain`` or in a companion: rounding alone may switch a
+    saturated layer off. Companions with ``redrawn`` random numbers may also lose more updates than ``plain``.
     """
     for index, (float32, low) in enumerate(zip(plain.steps, low_run.steps, strict=True)):
         where = f"{setup.case.name}, step {index}"
-        steps = [float32, *(trajectory.steps[index] for trajectory in further)]
-        zero, lost = max(step.zero for step in steps), max(step.lost for step in steps)
+        steps = [float32, *(companion.steps[index] for companion in companions)]
+        zero = max(max(step.zero, step.negligible) for step in steps)
+        lost = max(step.lost for step in (steps if redrawn else [float32]))
         if low.zero > zero + _MORE_ZERO:
-            raise AmpFailure(
+            raise Doubtful(
                 f"{where}: {low.zero:.0%} of the gradients are exactly zero",
                 label_before="fp32",
-                before=f"{zero:.0%}",
+                before=f"{zero:.0%}, with those too small to matter beside the others",
                 now=f"{low.zero:.0%} in {setup.precision.name}",
                 likely=_of_first(setup, plain, low_run, index)
                 or f"they are below {setup.precision.name}'s smallest number: the loss is not scaled, or is "
@@ -262,53 +263,6 @@ def _check_steps(setup: Setup, plain: Trajectory, low_run: Trajectory, further: 
                 likely=likely_sizes(setup, float32, low, low_run.scaler.get_scale())
                 or "the weights, or what is added to them, are in a low dtype",
             )
-
-
-#: Allowed distance of a parameter's gradient from float32's in the first steps, relative to its size; a gradient
-#: smaller than a share of the average one is measured by that share. The companions' distance, times a factor, if
-#: larger.
-_FAR, _PART, _COMPANIONS = 0.5, 0.05, 8.0
-
-
-def _check_gradients(setup: Setup, plain: Trajectory, low_run: Trajectory, further: Sequence[Trajectory]) -> None:
-    """Raise AmpFailure for a gradient of the first steps that differs from float32's, whatever the loss does."""
-    for index, step in enumerate(plain.steps):
-        if not step.gradients:
-            return
-        spread: dict[str, float] = {}
-        for companion in further:
-            for name, distance in _distances(step, companion.steps[index]).items():
-                spread[name] = max(spread.get(name, 0.0), distance)
-        far = {
-            name: distance
-            for name, distance in _distances(step, low_run.steps[index]).items()
-            if not distance <= max(_FAR, _COMPANIONS * spread.get(name, 0.0))
-        }
-        if far:
-            name = max(far, key=lambda parameter: far[parameter])
-            raise Doubtful(
-                f"{setup.case.name}, step {index}: the gradient of {name} is not that of float32"
-                + (f" (nor is that of {len(far) - 1} more)" if len(far) > 1 else ""),
-                label_before="fp32",
-                before=f"within {max(_FAR, _COMPANIONS * spread.get(name, 0.0)):.2g} of its size; runs that rounding "
-                f"disturbs are {spread.get(name, 0.0):.2g} away",
-                now=f"{far[name]:.3g} of its size away in {setup.precision.name}",
-                likely=likely_sizes(setup, step, low_run.steps[index], low_run.scaler.get_scale())
-                or "garbage from one layer, or a part of the loss that is not scaled; the loss may fall all the same",
-            )
-
-
-def _distances(plain: TrajectoryStep, step: TrajectoryStep) -> dict[str, float]:
-    """Return the relative distance of a step's gradients from those of the step ``plain``, by parameter."""
-    elements = sum(gradient.numel() for gradient in plain.gradients.values())
-    average = plain.norm / max(elements, 1) ** 0.5
-    distances = {}
-    for name, gradient in plain.gradients.items():
-        if name in step.gradients:
-            size = max(float(gradient.norm()), _PART * average * gradient.numel() ** 0.5)
-            difference = float((step.gradients[name] - gradient).norm())
-            distances[name] = difference / size if size else 0.0
-    return distances
 
 
 def _of_first(setup: Setup, plain: Trajectory, low_run: Trajectory, index: int) -> str | None:

@@ -42,23 +42,32 @@ def frozen_tensors(model: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 
 def _constants(setup: Setup, *, low: bool) -> dict[str, torch.Tensor]:
-    """Return the initial values of the frozen tensors that the first steps neither write to nor replace, by name."""
+    """Return the values of the frozen tensors that the first steps neither write to nor replace, by name.
+
+    The first step may cast a tensor, as a model does with a table of positions that takes the dtype of its activations.
+    """
     values: dict[str, torch.Tensor] = {}
     written: set[str] = set()
 
     def train(iteration: TrainingIteration) -> None:
-        before = frozen_tensors(iteration.model)
-        if iteration.index == 0:
+        before, is_first = frozen_tensors(iteration.model), not values
+        if is_first:
             values.update({name: value.clone() for name, value in before.items()})
         with written_memory() as addresses:
             setup.train(iteration)
         for name, value in frozen_tensors(iteration.model).items():
             address = _address(value)
-            if name not in before or address != _address(before[name]) or address in addresses:
+            if is_first and name in values and _is_cast(value, values[name]):
+                values[name] = value.clone()
+            elif name not in before or address != _address(before[name]) or address in addresses:
                 written.add(name)
 
     run(replace(setup, train=train, steps=_WATCHED), low=low)
     return {name: value for name, value in values.items() if name not in written}
+
+
+def _is_cast(value: torch.Tensor, first: torch.Tensor) -> bool:
+    return value.dtype != first.dtype and value.shape == first.shape and torch.equal(first.to(value.dtype), value)
 
 
 def _address(tensor: torch.Tensor) -> int:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, TypeAlias
 
@@ -14,7 +14,7 @@ from pytest_amp.devices import Device
 from pytest_amp.failure import AmpFailure, AmpUsageError, is_usage_error
 from pytest_amp.numerics.callers import definition_of
 from pytest_amp.numerics.errors import real_parts
-from pytest_amp.precision import Precision
+from pytest_amp.precision import FP32, Precision
 from pytest_amp.scaler import Iteration, Train, UpdateRule, standard_step
 from pytest_amp.scaler.iteration import watched_calls
 from pytest_amp.scaler.reasons import likely_of_skips
@@ -93,13 +93,16 @@ class TrajectoryStep:
     """Step of a training.
 
     ``lost`` is the share of parameters with a nonzero gradient that the step left unchanged, ``zero`` that of gradients
-    that are exactly zero, ``norm`` the L2 norm of all, as the optimizer's own step receives them (divided by the
-    scale here if the optimizer is fused and divides by itself); ``skipped`` is the number of previous attempts.
+    that are exactly zero, ``negligible`` that of gradients that are zero or below the roundoff of float32 relative to
+    the average (root mean square) of all, ``norm`` the L2 norm of all, as the optimizer's own step receives them
+    (divided by the scale here if the optimizer is fused and divides by itself); ``skipped`` is the number of previous
+    attempts.
     """
 
     loss: float
     lost: float
     zero: float
+    negligible: float
     norm: float
     skipped: int
     alone: bool
@@ -186,8 +189,9 @@ def run(
             realised.model, setup.batch(index, realised.batch, low=low), optimizer, scaler, index, case, setup.device,
             setup.precision, low=low, manual=setup.manual, kept=trajectory.kept,
         )  # fmt: skip
-        with _perturbed(optimizer, parameters, setup, index, companion):
-            trajectory.steps.append(_take(setup, iteration, parameters, companion, redraw=redraw))
+        noise = None if companion is None else _Noise(setup, parameters, index, companion)
+        with nullcontext() if noise is None else noise.on_weights():
+            trajectory.steps.append(_take(setup, iteration, parameters, noise, redraw=redraw))
         trajectory.stale += iteration.stale if stepped else []
         trajectory.second = iteration if index == 1 else trajectory.second
         stepped |= iteration.stepped
@@ -200,20 +204,20 @@ def _take(
     setup: Setup,
     iteration: TrainingIteration,
     parameters: list[torch.nn.Parameter],
-    companion: int | None,
+    noise: _Noise | None,
     *,
     redraw: bool,
 ) -> TrajectoryStep:
     """Take the step, again if it was skipped."""
-    offset = _OWN_DRAWS * (companion + 1) if redraw and companion is not None else 0
+    offset = _OWN_DRAWS * (noise.companion + 1) if redraw and noise is not None else 0
     for skipped in range(_MOST_SKIPPED):
-        watch = _Watch(iteration, parameters)
+        watch = _Watch(iteration, parameters, noise)
         iteration.scaler.begin()
         iteration.losses.clear()
         # Draw anew after many failed attempts: random numbers that give NaN in the low dtype would do so each time.
         draws = seeded(setup.seed + iteration.index + 10**6 * (skipped // _SAME_DRAWS) + offset)
         iteration.backwards.clear()
-        with draws, watch.watching(), _refusals(iteration, watch), _noted_regions(iteration, companion):
+        with draws, watch.watching(), _refusals(iteration, watch), _noted_regions(iteration, noise):
             iteration.conclude(setup.train(iteration))
         iteration.backwards[:] = [call.without_root() for call in iteration.backwards]
         if not iteration.losses:
@@ -225,8 +229,8 @@ def _take(
         if not scaler.is_enabled() or scaler.moved or not scaler.found_inf:
             loss = sum(iteration.losses) / len(iteration.losses)
             return TrajectoryStep(
-                loss, watch.lost, watch.zero, watch.norm, skipped, iteration.stepped_alone, iteration.loss_dtype,
-                watch.gradients,
+                loss, watch.lost, watch.zero, watch.negligible, watch.norm, skipped, iteration.stepped_alone,
+                iteration.loss_dtype, watch.gradients,
             )  # fmt: skip
     raise AmpFailure(
         f"{setup.case.name}, step {iteration.index}: skipped {_MOST_SKIPPED} times in a row",
@@ -236,9 +240,9 @@ def _take(
 
 
 @contextmanager
-def _noted_regions(iteration: TrainingIteration, companion: int | None) -> Iterator[None]:
+def _noted_regions(iteration: TrainingIteration, noise: _Noise | None) -> Iterator[None]:
     """Note in the first step the autocast dtypes at any call of torch, also within modules."""
-    if iteration.index or companion is not None:
+    if iteration.index or noise is not None:
         yield
         return
     with torch.compiler.set_stance("force_eager"), noted_at_calls(iteration.device.type, iteration.operator_regions):
@@ -265,12 +269,15 @@ def _refusals(iteration: TrainingIteration, watch: _Watch) -> Iterator[None]:
 class _Watch:
     """Watch of the optimizer's own step: its gradients and the changes that it makes."""
 
-    def __init__(self, iteration: TrainingIteration, parameters: list[torch.nn.Parameter]) -> None:
-        self.iteration, self.parameters = iteration, parameters
-        self.lost = self.zero = self.norm = 0.0
+    def __init__(
+        self, iteration: TrainingIteration, parameters: list[torch.nn.Parameter], noise: _Noise | None
+    ) -> None:
+        self.iteration, self.parameters, self.noise = iteration, parameters, noise
+        self.lost = self.zero = self.negligible = self.norm = 0.0
         #: Whether the optimizer's own step is running.
         self.stepping = False
         self._before: list[torch.Tensor] = []
+        self._negligible = torch.zeros(1)
         self.gradients: dict[str, torch.Tensor] = {}
 
     @contextmanager
@@ -288,6 +295,9 @@ class _Watch:
         scaler, self.stepping = self.iteration.scaler, True
         self.iteration.note_step(optimizer, watched=scaler.is_enabled())
         self._before = [p.detach().clone() for p in self.parameters]
+        self._negligible = _count_negligible(self.parameters)
+        if self.noise is not None:
+            self.noise.add_to_gradients()
         if self.iteration.index < GRADIENT_STEPS:
             scale = float(getattr(optimizer, "grad_scale", None) or 1.0)
             # Gradients of parameters that this optimizer does not update are still scaled.
@@ -310,44 +320,49 @@ class _Watch:
             stay = (real_parts(parameter.detach()) == real_parts(before)) & ~zero
             sums.append(torch.stack([x.double().sum() for x in (gradient.double().square(), zero, stay)]))
         # Read once: each read waits for the device.
-        squares, zeros, stayed = torch.stack(sums).sum(0).tolist() if sums else (0.0, 0.0, 0.0)
+        total = torch.stack(sums).sum(0) if sums else torch.zeros(3, dtype=torch.float64)
+        squares, zeros, stayed, negligible = torch.cat([total, self._negligible.to(total.device)]).tolist()
         self.lost, self.zero = stayed / max(size - zeros, 1), zeros / max(size, 1)
+        self.negligible = negligible / max(size, 1)
         self.norm = squares**0.5 / float(getattr(optimizer, "grad_scale", None) or 1.0)
 
 
-@contextmanager
-def _perturbed(
-    optimizer: torch.optim.Optimizer,
-    parameters: list[torch.nn.Parameter],
-    setup: Setup,
-    index: int,
-    companion: int | None,
-) -> Iterator[None]:
-    """Perturb the weights and gradients of a companion during a step."""
-    if companion is None:
-        yield
-        return
-    size, generator = PERTURBATION * setup.precision.u, torch.Generator().manual_seed(7919 * (companion + 1) + index)
+def _count_negligible(parameters: Sequence[torch.nn.Parameter]) -> torch.Tensor:
+    """Return the number of negligible elements of dense gradients (see ``TrajectoryStep``), as a tensor of one."""
+    gradients = [real_parts(p.grad.detach()) for p in parameters if p.grad is not None and not p.grad.is_sparse]
+    if not gradients:
+        return torch.zeros(1, dtype=torch.float64)
+    squares = torch.stack([gradient.double().square().sum() for gradient in gradients]).sum()
+    below = FP32.u * (squares / max(sum(gradient.numel() for gradient in gradients), 1)).sqrt()
+    return torch.stack([(gradient.abs() <= below).double().sum() for gradient in gradients]).sum(0, keepdim=True)
 
-    def perturb(*_: Any) -> None:
-        for p in parameters:
+
+class _Noise:
+    """Noise of a step of a companion, of the size of low-precision rounding; see ``run``."""
+
+    def __init__(self, setup: Setup, parameters: list[torch.nn.Parameter], index: int, companion: int) -> None:
+        self.companion, self._parameters, self._size = companion, parameters, PERTURBATION * setup.precision.u
+        self._generator = torch.Generator().manual_seed(7919 * (companion + 1) + index)
+
+    def add_to_gradients(self) -> None:
+        for p in self._parameters:
             if p.grad is not None and not p.grad.is_sparse:
                 gradient = real_parts(p.grad)
-                noise = torch.randn(gradient.shape, generator=generator).to(gradient.device, gradient.dtype)
-                gradient.add_(noise * (size * gradient.square().mean().sqrt()))
+                noise = torch.randn(gradient.shape, generator=self._generator).to(gradient.device, gradient.dtype)
+                gradient.add_(noise * (self._size * gradient.square().mean().sqrt()))
 
-    hook = optimizer.register_step_pre_hook(perturb)
-    origin = [p.detach().clone() for p in parameters]
-    with torch.no_grad():
-        for p in parameters:
-            weight = real_parts(p)
-            noise = torch.rand(weight.shape, generator=generator).mul_(2).sub_(1).to(weight.device, weight.dtype)
-            weight.mul_(1 + size * noise)
-        perturbed = [p.detach().clone() for p in parameters]
-    try:
+    @contextmanager
+    def on_weights(self) -> Iterator[None]:
+        """Perturb the weights inside the block, after which their change is added to the unperturbed ones."""
+        parameters = self._parameters
+        origin = [p.detach().clone() for p in parameters]
+        with torch.no_grad():
+            for p in parameters:
+                weight = real_parts(p)
+                noise = torch.rand(weight.shape, generator=self._generator).mul_(2).sub_(1)
+                weight.mul_(1 + self._size * noise.to(weight.device, weight.dtype))
+            perturbed = [p.detach().clone() for p in parameters]
         yield
-    finally:
-        hook.remove()
-    with torch.no_grad():
-        for p, old, other in zip(parameters, origin, perturbed, strict=True):
-            p.copy_(old + (p - other))
+        with torch.no_grad():
+            for p, old, other in zip(parameters, origin, perturbed, strict=True):
+                p.copy_(old + (p - other))

@@ -197,6 +197,51 @@ def test_low_precision_average_of_weights_is_red(write: Callable[[Any, Any], obj
         train(WithTeacher, step=step)
 
 
+class WithTable(nn.Module):
+    """Model with a table of positions, which it keeps in the dtype of its activations."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(16, 32), nn.Linear(32, 4)
+        self.register_buffer("table", torch.randn(32))
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        hidden = self.first(values)
+        table = self.get_buffer("table")
+        if table.dtype != hidden.dtype:
+            self.table = self.changed(table).to(hidden.dtype)
+        result: torch.Tensor = self.last(functional.gelu(hidden + self.get_buffer("table")))
+        return result
+
+    def changed(self, table: torch.Tensor) -> torch.Tensor:
+        return table
+
+
+class WithLowSum(WithTable):
+    """Model whose table is a sum in the dtype of its activations, in which each update rounds away."""
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        result = super().forward(values)
+        self.table = self.get_buffer("table") * (1 + 2.0**-20)
+        return result
+
+
+class WithChangedTable(WithTable):
+    def changed(self, table: torch.Tensor) -> torch.Tensor:
+        return table + 1.0
+
+
+@BOTH
+def test_table_that_the_model_casts_passes(precision: Precision) -> None:
+    train(WithTable, precision)
+
+
+@pytest.mark.parametrize("build", [WithLowSum, WithChangedTable])
+def test_cast_buffer_that_is_updated_is_red(build: Callable[[], nn.Module]) -> None:
+    with pytest.raises(AmpFailure, match=r"(?s)is not in float32\n.*table is bfloat16"):
+        train(build)
+
+
 def test_low_constant_that_changes_late_is_red() -> None:
     def step(iteration: TrainingIteration) -> None:
         standard_step(iteration)

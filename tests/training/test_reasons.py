@@ -24,7 +24,7 @@ SETUP = Setup(
 
 
 def step(norm: float) -> TrajectoryStep:
-    return TrajectoryStep(1.0, 0.0, 0.0, norm, 0, alone=False, loss_dtype=torch.float32)
+    return TrajectoryStep(1.0, 0.0, 0.0, 0.0, norm, 0, alone=False, loss_dtype=torch.float32)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,77 @@
+"""Predicted rounding of one step of a training: its gradients exactly, and with the rounding of mixed precision."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Container, Mapping
+from dataclasses import dataclass, replace
+
+import torch
+
+from pytest_amp.account import receive
+from pytest_amp.cases import Realised, passes
+from pytest_amp.failure import AmpFailure
+from pytest_amp.numerics import Prediction, Step, predict
+from pytest_amp.numerics.draws import Draws
+from pytest_amp.training.trajectory import Setup, TrainingIteration, run
+
+
+@dataclass(frozen=True)
+class RoundedStep:
+    """Gradients of a step by parameter: in float64, as the rounding oracle predicts them, and with manual casts.
+
+    ``predicted`` is empty for a model that the oracle cannot follow. ``vanishing`` are the parameters whose exact
+    gradient is zero but for the rounding of float64.
+    """
+
+    exact: Mapping[str, torch.Tensor]
+    predicted: Mapping[str, torch.Tensor]
+    cast: Mapping[str, torch.Tensor]
+    vanishing: frozenset[str]
+
+
+def rounded_step(setup: Setup, index: int, names: Container[str], draws: Draws) -> RoundedStep | None:
+    """Predict the gradients of the parameters ``names`` in step ``index`` from the float32 run's weights before it.
+
+    ``draws`` are the training's random numbers. Returns None for a step that cannot be predicted.
+    """
+    try:
+        prediction = _prediction(setup, index, draws)
+    except AmpFailure as failure:
+        receive(failure)
+        return None
+    except Exception as error:  # whatever a model raises in float64 or with manual casts
+        if passes(error):
+            raise
+        return None
+    exact = _gradients(prediction.exact, names)
+    return RoundedStep(
+        exact,
+        {} if prediction.predicted is None else _gradients(prediction.predicted, names),
+        _gradients(prediction.reference, names),
+        frozenset(name for name in exact if prediction.vanishes(name)),
+    )
+
+
+def _prediction(setup: Setup, index: int, draws: Draws) -> Prediction:
+    realised = replace(_before(setup, index, draws), draws=draws if draws.recorded else None)
+    return predict(setup.case, realised, setup.device, setup.precision, seed=setup.seed + index)
+
+
+def _before(setup: Setup, index: int, draws: Draws) -> Realised:
+    """Return the model and the batch of a step before it runs."""
+    instances: dict[int, Realised] = {}
+
+    def train(iteration: TrainingIteration) -> None:
+        if iteration.index not in instances:
+            instances[iteration.index] = Realised(iteration.model, iteration.batch).on(setup.device.torch_device)
+        setup.train(iteration)
+
+    low = setup.plain is not None  # the case of float32 runs has other tensors
+    with contextlib.nullcontext() if low else draws.replaying():
+        run(replace(setup, train=train, steps=max(index + 1, 2)), low=low)
+    return instances[index]
+
+
+def _gradients(step: Step, names: Container[str]) -> dict[str, torch.Tensor]:
+    return {name: gradient for name, gradient in step.named().items() if name in names}
