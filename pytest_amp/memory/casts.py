@@ -52,8 +52,8 @@ def census(passes: Passes, region: Region) -> Census:
     Raises PrivateApiGone if torch has no dispatch modes.
     """
     passes.backward(passes.forward(region))
-    own = passes.own()  # referenced to the end, as the id of a buffer that the step replaces is used again
-    names = {id(tensor): name for name, tensor in own.items()}
+    tensors = passes.own()  # referenced to the end, as the id of a buffer that the step replaces is used again
+    names = {id(tensor): name for name, tensor in tensors.items()}
     with counted_casts(names) as casts:
         loss = passes.forward(region)
         forward = tuple(casts)

@@ -138,10 +138,10 @@ class Ranged(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         before = id(self.most)
         self.most = x.detach().abs().max()[None]
-        kept = [x.clone()]
-        while len(kept) < 1000 and id(kept[-1]) != before:
-            kept.append(x.clone())
-        out: torch.Tensor = self.layer(kept[-1])
+        copies = [x.clone()]
+        while len(copies) < 1000 and id(copies[-1]) != before:
+            copies.append(x.clone())
+        out: torch.Tensor = self.layer(copies[-1])
         return out
 
 

@@ -66,7 +66,7 @@ def test_manual_casts_match_autocast_inside_a_transform(name: str) -> None:
     """Results, gradients and the casts of weights are the same."""
     torch.manual_seed(0)
     model, x = Layers(), torch.randn(5, 6, 8)
-    found = []
+    steps = []
     for region in (lambda: torch.autocast("cpu", LOW), lambda: manual_region(LOW)):
         model.zero_grad()
         with torch_private.counted_casts({id(value): key for key, value in model.named_parameters()}) as casts:
@@ -74,8 +74,8 @@ def test_manual_casts_match_autocast_inside_a_transform(name: str) -> None:
                 results = torch_private.flat(FUNCTIONS[name](model, x))[0]
             (sum(result.float().square().sum() for result in results) + 0 * model.weight.sum()).backward()
         gradients = [value.grad for value in model.parameters() if value.grad is not None]
-        found.append(([*results, *gradients], sorted(map(str, casts))))
-    (expected, expected_casts), (actual, actual_casts) = found
+        steps.append(([*results, *gradients], sorted(map(str, casts))))
+    (expected, expected_casts), (actual, actual_casts) = steps
     assert actual_casts == expected_casts
     assert [value.dtype for value in actual] == [value.dtype for value in expected]
     assert all(torch.equal(a, b) for a, b in zip(actual, expected, strict=True))

@@ -36,7 +36,9 @@ class Agreement:
     exact) and ``ideal`` is E(model, exact), both relative L2 errors for these inputs. ``expected_dtype`` is the result
     of torch's type promotion. ``again`` is the agreement on other values, measured if a long or cancelling sum may
     explain the error (see ``oracle.sums``) or that the low dtype represents all values. ``spread`` is the factor by
-    which the error of a nondeterministic reduction may vary by chance (see ``oracle.colliding_updates``).
+    which the error of a nondeterministic reduction may vary by chance (see ``oracle.colliding_updates``). ``hollow`` is
+    whether the low dtype represents all values of a wide result, but not the exact ones, and ``rounded_by_model``
+    whether it represents the model's.
     """
 
     dtype: torch.dtype
@@ -48,6 +50,7 @@ class Agreement:
     hollow: bool
     again: Agreement | None = None
     spread: float = 1.0
+    rounded_by_model: bool = False
 
 
 @dataclass(frozen=True)
@@ -196,7 +199,7 @@ class Observer:
         without a second measurement. What is left of terms that cancel to their last bits has few bits, which the low
         dtype represents without any rounding: a row of a softmax's gradient.
         """
-        if agreement.hollow:
+        if agreement.hollow and not agreement.rounded_by_model:
             return True
         if agreement.dtype != torch.float32:
             return agreement.error > DOUBTFUL * factor * agreement.ideal
@@ -244,8 +247,8 @@ class Observer:
             hollow=can_be_hollow
             and _representable(values, self.low)
             and not _representable(exact, self.low)
-            and not _representable(predicted, self.low)
             and bool(is_hollow(real, self.low)),
+            rounded_by_model=can_be_hollow and _representable(predicted, self.low),
             spread=spread(predicted - exact) if any_order and met(predicted, rounded(exact, real.dtype)) else 1.0,
         )
 

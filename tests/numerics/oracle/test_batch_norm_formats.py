@@ -55,8 +55,8 @@ def test_gradient_of_many_biases_is_a_low_sum_for_different_formats() -> None:
 @DTYPES
 def test_low_sum_of_bias_gradients_in_one_format_is_a_fault(dtype: torch.dtype) -> None:
     def low_sum(original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        *others, total = original(*args, **kwargs)
-        return (*others, total.to(dtype).float() if total.dtype == torch.float32 else total)
+        *gradients, total = original(*args, **kwargs)
+        return (*gradients, total.to(dtype).float() if total.dtype == torch.float32 else total)
 
     x, grad = (values(seed, 128).to(dtype) for seed in range(2))
     x.requires_grad_()

@@ -57,9 +57,9 @@ def test_sum_in_place_may_cancel_in_float32(operator: str, dtype: torch.dtype) -
 @pytest.mark.parametrize("operator", IN_PLACE)
 def test_cancelling_sum_in_place_of_low_terms_is_a_fault(operator: str, dtype: torch.dtype) -> None:
     def low_terms(original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        *others, values = args
+        *rest, values = args
         terms = values.to(dtype).to(values.dtype) if values.dtype == torch.float32 else values
-        return original(*others, terms, **kwargs)
+        return original(*rest, terms, **kwargs)
 
     observer = Observer("cpu", dtype)
     with kernel(operator, low_terms), observer.on({}):
