@@ -38,10 +38,11 @@ class Prediction:
     """Predicted values of each tensor (names of ``Step.named``): ``exact`` in float64, ``reference`` by manual casts.
 
     ``noise[name]`` is the error that mixed precision should have: E(predicted, exact) if the rounding oracle has a
-    prediction, otherwise E(reference, exact). The larger of both is used if the step has ``unmodelled`` operators, or
-    for tensors with fewer elements than ``tolerance.ENOUGH``, whose errors may be small by chance (of two independent
-    draws, the first is more than twice the second in 3 of 10). Errors are relative to ``sizes[name]``: the norm of the
-    exact tensor or, if that is negligible relative to the whole gradient, the average norm of a tensor of its size.
+    prediction that is finite where manual casts are, otherwise E(reference, exact). The larger of both is used if the
+    step has ``unmodelled`` operators, or for tensors with fewer elements than ``tolerance.ENOUGH``, whose errors may be
+    small by chance (of two independent draws, the first is more than twice the second in 3 of 10). Errors are relative
+    to ``sizes[name]``: the norm of the exact tensor or, if that is negligible relative to the whole gradient, the
+    average norm of a tensor of its size.
 
     ``loss_scale`` is the loss scale of the reference. ``same_device`` is whether the reference ran on the device
     itself, ``region`` the region in which it ran.
@@ -94,6 +95,8 @@ def predict(case: Case, realised: Realised, device: Device, precision: Precision
         ).step
     except oracle.CannotFollow as lost:
         receive(lost)
+        return Prediction(exact, reference, noise, sizes, scale, same_device, region)
+    if set(_nonfinite(predicted)) - set(_nonfinite(reference)):  # an operator's model is that of another kernel
         return Prediction(exact, reference, noise, sizes, scale, same_device, region)
     program_errors = _errors(predicted, exact, sizes)
     few = {name for name, value in exact.named().items() if value.numel() < tolerance.ENOUGH}

@@ -19,6 +19,9 @@ from pytest_amp.failure import AmpFailure
 from pytest_amp.numerics import Conditions, predicted, tolerance
 from pytest_amp.numerics import manual_cast_comparison as manual_casts
 from pytest_amp.numerics.gradients import check_gradients
+from pytest_amp.numerics.oracle import formulas
+from pytest_amp.numerics.oracle.models import ModelName
+from pytest_amp.numerics.oracle.operation import Operation
 from pytest_amp.precision import BF16, FP16, Precision
 from tests.numerics.planted import broken, kernel
 from tests.observing import Noted
@@ -150,6 +153,19 @@ def test_kernel_that_rounds_twice_is_red_with_other_numbers() -> None:
     case = Case("batch", NORMS["batch"], lambda: torch.randn(16, 8), squares)
     with kernel("native_batch_norm_backward", coarse), pytest.raises(AmpFailure, match="native_batch_norm_backward"):
         run(case, FP16)
+
+
+def test_model_that_overflows_where_the_kernel_does_not_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new release of torch may bring another kernel, which manual casts run and the formula does not know."""
+
+    def overflowing(operation: Operation) -> list[Any]:
+        return [tensor * torch.inf for tensor in operation.once()]
+
+    for model in ModelName:
+        monkeypatch.setitem(formulas.BY_MODEL, (model.value, "aten::sigmoid_backward"), overflowing)
+    gate = Case("gate", lambda: nn.Sequential(nn.Linear(8, 8), nn.Sigmoid()), lambda: torch.randn(16, 8), squares)
+    observed = run(gate, FP16)
+    assert observed["gate/0.weight"] > 0
 
 
 def test_hollow_gradient_is_named() -> None:
