@@ -21,6 +21,10 @@ Key: TypeAlias = tuple[str, int]
 
 #: Methods that cast a tensor in Python; autocast's own casts do not pass through them.
 _CASTS = frozenset({"to", "half", "bfloat16", "type", "type_as"})
+#: Factories of memory without values, which casts nothing: what is written to it later may be a cast.
+_UNWRITTEN = frozenset({"empty", "empty_like", "empty_strided", "new_empty"})
+#: Methods that write a tensor's values into another one, with the positions of both.
+_WRITES = {"copy_": (0, 1), "__setitem__": (0, 2)}
 #: Attribute access, and functions that need the dtype of an existing tensor.
 _UNTOUCHED = ("__get__", "__set__", "__setitem__", "requires_grad_", "backward", "copy_")
 
@@ -74,13 +78,15 @@ class OwnPrecision:
         low = any(isinstance(leaf, torch.Tensor) and leaf.dtype in LOW for leaf in leaves)
         is_cast = name in _CASTS and bool(args) and isinstance(args[0], torch.Tensor)
         is_factory = kwargs.get("dtype") in LOW and not is_cast
-        place = calling_place() if is_cast or is_factory or low else None
+        written = _narrowed(name, args)
+        place = calling_place() if is_cast or is_factory or low or written else None
         if place is None or place.is_torch:
             return func(*args, **kwargs)
         if is_cast:
             return self._cast(func, args, kwargs, place, module)
-        part = self._part(place, module, cast=kwargs.get("dtype") if is_factory else None)
-        if part.key in self.left_out:
+        cast = kwargs.get("dtype") if is_factory and name not in _UNWRITTEN else written
+        part = self._part(place, module, cast=cast)
+        if part.key in self.left_out and not written:
             if is_factory:
                 kwargs = {**kwargs, "dtype": torch.float32}
             elif not _is_in_place(name, kwargs):
@@ -117,6 +123,17 @@ class _Calls(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return self._handler(func, tuple(args), dict(kwargs or {}))
+
+
+def _narrowed(name: str, args: tuple[Any, ...]) -> torch.dtype | None:
+    """Return the low dtype of a tensor into which a call writes values of a wider one; None for other calls."""
+    if name not in _WRITES or len(args) <= max(_WRITES[name]):
+        return None
+    target, source = (args[place] for place in _WRITES[name])
+    if not isinstance(target, torch.Tensor) or not isinstance(source, torch.Tensor):
+        return None
+    narrows = target.dtype in LOW and source.is_floating_point() and source.dtype not in LOW
+    return target.dtype if narrows else None
 
 
 def _is_in_place(name: str, kwargs: dict[str, Any]) -> bool:

@@ -107,3 +107,52 @@ def test_error_ratios_handle_non_finite_and_small_errors() -> None:
     assert ratio_of(replace(good, gradients=3e-3), good, BF16.u) == pytest.approx(3.0)
     assert loss_ratio(replace(good, loss=BF16.u), good, BF16.u) == pytest.approx(BF16.u / 1e-4)
     assert loss_ratio(replace(good, loss=BF16.u / 8), good, BF16.u) == 1.0
+
+
+class DropsRows(nn.Module):
+    """Residual blocks whose rows are dropped at random, by a mask in the dtype of the activations."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Linear(16, 16) for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the sum of the branches that are not dropped."""
+        for block in self.blocks:
+            y = torch.tanh(block(x))
+            rows = torch.empty((len(y), 1), dtype=y.dtype).bernoulli_(0.9).div_(0.9)
+            x = y * rows + 0.5 * torch.sin(y)
+        return x
+
+
+def squares(model: nn.Module, x: Tensor) -> Tensor:
+    return (model(x).float() - 1).square().mean()
+
+
+@BOTH
+def test_mask_drawn_in_the_dtype_of_the_activations_is_no_harmful_cast(precision: Precision) -> None:
+    entries, _ = measured(harm_of(Case("drops", DropsRows, lambda: torch.randn(32, 16), squares), precision), [])
+    assert entries == []
+
+
+class WritesLowRows(nn.Module):
+    """Angles that are written into low-precision memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(16, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return features turned by angles of a table."""
+        y = self.first(x)
+        table = torch.empty(16, dtype=y.dtype)
+        table[:] = torch.arange(16) * 10.37
+        return y.float() * torch.sin(table.float())
+
+
+@BOTH
+def test_values_written_into_low_memory_are_a_cast(precision: Precision) -> None:
+    case = Case("writes", WritesLowRows, lambda: torch.randn(32, 16), squares)
+    (entry,), ratio = measured(harm_of(case, precision), [])
+    assert ratio > LIMIT
+    assert entry.site.endswith(f"test_harm.py:{WritesLowRows.forward.__code__.co_firstlineno + 4}")
