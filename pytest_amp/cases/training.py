@@ -1,4 +1,4 @@
-"""Training cases: recurrent layers, losses, and accumulation over micro-batches."""
+"""Built-in cases: a recurrent layer, loss functions, and gradient accumulation over micro-batches."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as f
+from torch.nn import functional
 
 from pytest_amp.cases.case import Case
 from pytest_amp.cases.zoo import Batch, classification
@@ -18,7 +18,7 @@ class Gated(nn.Module):
     """GRU with a linear layer on its last output (Cho et al. 2014)."""
 
     def __init__(self) -> None:
-        """Create one GRU layer and the head."""
+        """Create a GRU layer and a linear classifier."""
         super().__init__()
         self.gru, self.head = nn.GRU(WIDTH, WIDTH, batch_first=True), nn.Linear(WIDTH, CLASSES)
 
@@ -30,7 +30,7 @@ class Gated(nn.Module):
 
 
 def gru() -> Case:
-    """Return a case that guards a recurrent layer that runs cell by cell, with casts in every cell."""
+    """Return a case of a GRU, a recurrent layer: its cells run one after the other, with casts in every cell."""
 
     def batch() -> Batch:
         return {"inputs": torch.randn(6, 8, WIDTH, requires_grad=True), "targets": torch.randint(CLASSES, (6,))}
@@ -41,7 +41,9 @@ def gru() -> Case:
 Loss = Callable[[Tensor, Batch], Tensor]
 
 
-def _of_loss(name: str, loss: Loss) -> Case:
+def _loss_case(name: str, loss: Loss) -> Case:
+    """Return a case of an MLP with ``loss``."""
+
     def build() -> nn.Module:
         return nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, CLASSES))
 
@@ -52,43 +54,47 @@ def _of_loss(name: str, loss: Loss) -> Case:
             "values": torch.randn(24, CLASSES),
         }
 
-    def both(model: nn.Module, batch: Batch) -> Batch:
+    def loss_and_logits(model: nn.Module, batch: Batch) -> Batch:
         logits = model(batch["inputs"])
         return {"loss": loss(logits, batch), "logits": logits}
 
-    return Case(f"loss_{name}", build, batch, both)
+    return Case(f"loss_{name}", build, batch, loss_and_logits)
 
 
-def _cosine(x: Tensor, batch: Batch) -> Tensor:
-    """Return a cosine embedding loss whose margin is far from every pair.
+def _cosine_embedding(x: Tensor, batch: Batch) -> Tensor:
+    """Return the cosine embedding loss, with a margin far from the cosine similarity of every pair.
 
-    Near the margin, rounding would decide on which side of it a pair lies, and with it the pair's whole gradient.
+    The gradient is discontinuous at the margin: if the similarity of a pair were near it, rounding would decide whether
+    the pair has a gradient.
     """
-    return f.cosine_embedding_loss(x, batch["values"], batch["values"][:, 0].sign(), margin=-0.9)
+    return functional.cosine_embedding_loss(x, batch["values"], batch["values"][:, 0].sign(), margin=-0.9)
 
 
 def losses() -> tuple[Case, ...]:
-    """Return one case for each loss that is float32 by rule or promotion, on top of an MLP.
+    """Return a case for each loss that autocast computes in float32, by a rule or by type promotion.
 
-    The cases guard the gradients of the losses.
+    The cases detect errors in the gradients of these losses.
     """
     return (
-        _of_loss("smoothed", lambda x, b: f.cross_entropy(x, b["targets"], label_smoothing=0.1)),
-        _of_loss("binary", lambda x, b: f.binary_cross_entropy_with_logits(x, b["values"].sigmoid())),
-        _of_loss("mse", lambda x, b: f.mse_loss(x, b["values"])),
-        _of_loss("kl", lambda x, b: f.kl_div(x.log_softmax(-1), b["values"].softmax(-1), reduction="batchmean")),
-        _of_loss("cosine", _cosine),
+        _loss_case("smoothed", lambda x, b: functional.cross_entropy(x, b["targets"], label_smoothing=0.1)),
+        _loss_case("binary", lambda x, b: functional.binary_cross_entropy_with_logits(x, b["values"].sigmoid())),
+        _loss_case("mse", lambda x, b: functional.mse_loss(x, b["values"])),
+        _loss_case(
+            "kl", lambda x, b: functional.kl_div(x.log_softmax(-1), b["values"].softmax(-1), reduction="batchmean")
+        ),
+        _loss_case("cosine", _cosine_embedding),
     )
 
 
 def ctc() -> Case:
-    """Return a case that guards CTC, whose forward and backward variables are sums over paths (Graves et al. 2006)."""
+    """Return a case of the CTC loss, whose forward and backward variables are sums over paths (Graves et al. 2006)."""
 
     def loss(model: nn.Module, batch: Batch) -> Batch:
-        logs = model(batch["inputs"]).log_softmax(-1)
-        steps, labels = logs.shape[0], batch["targets"].shape[1]
-        before, after = (torch.full((4,), length, device=logs.device) for length in (steps, labels))
-        return {"loss": f.ctc_loss(logs, batch["targets"], before, after), "logs": logs}
+        log_probs = model(batch["inputs"]).log_softmax(-1)
+        lengths = (log_probs.shape[0], batch["targets"].shape[1])
+        input_lengths, target_lengths = (torch.full((4,), length, device=log_probs.device) for length in lengths)
+        loss = functional.ctc_loss(log_probs, batch["targets"], input_lengths, target_lengths)
+        return {"loss": loss, "logs": log_probs}
 
     def batch() -> Batch:
         return {
@@ -100,11 +106,11 @@ def ctc() -> Case:
 
 
 def accumulated() -> Case:
-    """Return a case that guards accumulation of four micro-batches into float32 gradients; each has its own casts."""
+    """Return a case of gradient accumulation in float32 over four micro-batches, each of which is cast separately."""
 
     def loss(model: nn.Module, batch: Batch) -> Batch:
-        parts = zip(batch["inputs"].chunk(4), batch["targets"].chunk(4), strict=True)
-        losses = [f.cross_entropy(model(x), y) / 4 for x, y in parts]
+        micro_batches = zip(batch["inputs"].chunk(4), batch["targets"].chunk(4), strict=True)
+        losses = [functional.cross_entropy(model(x), y) / 4 for x, y in micro_batches]
         return {"loss": torch.stack(losses).sum()}
 
     def build() -> nn.Module:

@@ -1,4 +1,4 @@
-"""Real accelerators: CUDA (and ROCm, which torch calls cuda), and any other that torch.accelerator supports."""
+"""Accelerators: CUDA (including ROCm, whose device type in torch is ``cuda``), and those of torch.accelerator."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ if TYPE_CHECKING:
 
 
 class AcceleratorDevice:
-    """An accelerator reached through torch's device-agnostic API: xpu, mps, mtia, a PrivateUse1 back end."""
+    """Accelerator that is used through torch's device-agnostic API: xpu, mps, mtia, or a PrivateUse1 back end."""
 
     kind = DeviceKind.ACCELERATOR
 
     def __init__(self, device_type: str, index: int | None = None) -> None:
-        """Keep the type and index; ``index`` is None for the current device of ``device_type``."""
+        """Store the type and index; ``index`` is None for the current device of ``device_type``."""
         self.type = self.key = device_type
         self.index = index
         self.name = device_type if index is None else f"{device_type}:{index}"
 
     @property
     def torch_device(self) -> torch.device:
-        """``torch.device(type)``, with the index if one was named."""
+        """The ``torch.device`` of this type and index."""
         import torch
 
         return torch.device(self.name)
 
     @contextlib.contextmanager
     def autocast(self, dtype: torch.dtype, *, enabled: bool = True, cache_enabled: bool = True) -> Iterator[None]:
-        """``torch.autocast(type, dtype)``."""
+        """Enter ``torch.autocast(type, dtype)``."""
         import torch
 
         with torch.autocast(self.type, dtype, enabled=enabled, cache_enabled=cache_enabled):
@@ -40,29 +40,29 @@ class AcceleratorDevice:
 
     @contextlib.contextmanager
     def tensors(self) -> Iterator[None]:
-        """Tensors on an accelerator need no scope."""
+        """Do nothing: tensors on an accelerator can be created in any context."""
         yield
 
     def synchronize(self) -> None:
-        """``torch.accelerator.synchronize``, so that errors of earlier kernels surface here."""
+        """Call ``torch.accelerator.synchronize``, which raises the errors of earlier kernels."""
         import torch
 
         torch.accelerator.synchronize(self.torch_device)
 
     def describe(self) -> str:
-        """The device type; torch.accelerator has no name of the card."""
+        """Return the name of the torch device, such as ``xpu:0``: torch.accelerator has no name of the hardware."""
         return self.name
 
     def provenance(self) -> dict[str, str]:
-        """The device's name as the back end tells it."""
+        """Return the description of the device."""
         return {"accelerator": self.describe()}
 
 
 class CudaDevice(AcceleratorDevice):
-    """NVIDIA GPU, or an AMD one under ROCm."""
+    """NVIDIA GPU, or AMD GPU with ROCm."""
 
     def __init__(self, index: int | None = None) -> None:
-        """Keep the index, which counts the process's visible devices."""
+        """Store the index among the visible devices of this process; None is the current device."""
         super().__init__("cuda", index)
 
     def synchronize(self) -> None:
@@ -72,13 +72,13 @@ class CudaDevice(AcceleratorDevice):
         torch.cuda.synchronize(self.torch_device)
 
     def describe(self) -> str:
-        """Return the card's name as the driver reports it."""
+        """Return the name of the GPU that the driver reports."""
         import torch
 
         return torch.cuda.get_device_name(self.torch_device)
 
     def provenance(self) -> dict[str, str]:
-        """Return the card, compute capability, driver, CUDA or ROCm, and cuDNN."""
+        """Return the name of the GPU, its compute capability, and the versions of driver, CUDA or ROCm, and cuDNN."""
         import torch
 
         from pytest_amp.devices import nvml

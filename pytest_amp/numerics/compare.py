@@ -26,11 +26,19 @@ from pytest_amp.numerics.step import Step, run_step
 class Compared:
     """Comparison of one tensor of a step.
 
-    ``error`` is E(amp, exact), ``noise`` E(reference, exact), and ``plain`` E(amp, fp32). ``distance`` is
-    E(amp, reference) in units of the noise. ``from_model`` is E(amp, predicted) in the same units, or 0 if the rounding
-    oracle has no prediction. ``allowed`` is the largest allowed ``error``, before ``tolerance_scale`` is applied;
-    ``float32`` is the part of it that float32 itself explains, if that was measured, and ``short`` the float32 error
-    that any tensor may have. ``equal`` is whether the tensor is bitwise equal to the reference, including its dtype.
+    E(a, b) is the relative error of a with respect to b (``errors.relative_error``). Here, amp is the step under
+    autocast, exact the step in float64, reference the step with manual casts, predicted the step that the rounding
+    oracle predicts, and fp32 the step in float32.
+
+    - ``error`` is E(amp, exact); ``plain`` is E(amp, fp32).
+    - ``noise`` is the error that rounding should cause (``Prediction.noise``).
+    - ``distance`` is E(amp, reference) and ``from_model`` is E(amp, predicted), both in units of the noise;
+      ``from_model`` is 0 if there is no prediction.
+    - ``allowed`` is the largest allowed ``error``, before it is multiplied by ``tolerance_scale``. It includes
+      ``float32``, the measured error of float32 itself (0 if not measured).
+    - ``short`` is the float32 error that is allowed without a measurement, as that of a short sum.
+    - ``factor`` is the largest allowed ratio of ``error`` to the expected error.
+    - ``equal`` is whether the tensor is equal to the reference in its dtype and bits (``same``).
     """
 
     name: str
@@ -48,16 +56,18 @@ class Compared:
 
     @property
     def is_doubtful(self) -> bool:
-        """Return whether the predicted rounding does not explain the error."""
+        """Return whether an error or a distance is larger than the predicted rounding explains."""
         far = self.from_model > tolerance.FARTHEST or self.distance > tolerance.WORST_DISTANCE
         return exceeds(self.error, self.allowed) or exceeds(self.plain, self.allowed_plain) or far
 
     @property
     def of_float32(self) -> float:
-        """Largest allowed E(fp32, exact). By the triangle inequality, E(amp, fp32) may exceed E(amp, exact) by it.
+        """Largest allowed E(fp32, exact).
 
-        Below the geometric mean of the unit roundoffs of float32 and the low dtype, no value was rounded to the latter
-        (``oracle.sums``). A larger error, due to long sums or cancellation, has to be measured.
+        By the triangle inequality, E(amp, fp32) may exceed E(amp, exact) by this error. An error of at most ``short``,
+        the geometric mean of the unit roundoffs of float32 and the low dtype, is always allowed: it shows that no value
+        was rounded to the low dtype (``oracle.sums``). A larger error, due to a long sum or cancellation, is allowed
+        only if it was measured.
         """
         return max(self.short, self.float32)
 
@@ -68,20 +78,20 @@ class Compared:
 
     @property
     def excess(self) -> float:
-        """Error in units of the predicted error: 1 if it is as predicted, less than 1 if it is smaller."""
+        """Ratio of the error to the expected error (``unit``)."""
         return self.factor * self.error / self.allowed if 0 < self.allowed < math.inf else math.inf
 
     @property
     def unit(self) -> float:
-        """Expected error: the noise, or the least error that counts as noise, and the part that float32 explains."""
+        """Expected error: the noise, but at least ``tolerance.floor``, plus ``float32 / factor``."""
         return self.allowed / self.factor
 
     def excess_over_noise(self, u: float) -> float:
-        """Return E(amp, exact) in units of the noise, or of the least error that counts as noise."""
+        """Return the ratio of E(amp, exact) to the noise, which counts as at least ``tolerance.floor``."""
         return self.error / max(self.noise, tolerance.floor(self.elements, u))
 
 
-#: Function that returns the error that float32 explains, by tensor; see ``cancellation``.
+#: Function that measures the error of float32 itself, by tensor; see ``cancellation.float32_errors``.
 Float32Errors = Callable[[], Mapping[str, float]]
 
 
@@ -90,23 +100,23 @@ def compare(
 ) -> list[Compared]:
     """Compare each finite floating or complex tensor that both steps have, in the order of ``Step.named``.
 
-    ``float32`` is called if an error is larger than the predicted rounding explains.
+    ``float32`` runs the case again. It is called only if an error is larger than the predicted rounding explains.
     """
-    plain = _compared(prediction, amp, fp32, {}, u=u)
+    plain = _comparisons(prediction, amp, fp32, {}, u=u)
     if float32 is None or not any(tensor.is_doubtful for tensor in plain):
         return plain
     errors = float32()
     float32_noise = {tensor.name: errors.get(tensor.name, 0.0) for tensor in plain if tensor.is_doubtful}
-    return _compared(prediction, amp, fp32, float32_noise, u=u)
+    return _comparisons(prediction, amp, fp32, float32_noise, u=u)
 
 
-def _compared(
+def _comparisons(
     prediction: Prediction, amp: Step, fp32: Step, float32: Mapping[str, float], *, u: float
 ) -> list[Compared]:
     exact, reference = prediction.exact.named(), prediction.reference.named()
     actual, plain = amp.named(), fp32.named()
     factor = tolerance.CERTAIN if prediction.predicted is None else tolerance.EXCESS
-    model = prediction.predicted.named() if prediction.predicted is not None else {}
+    predicted = prediction.predicted.named() if prediction.predicted is not None else {}
     rows = []
     for name, value in actual.items():
         if name not in prediction.noise or name not in plain or name not in reference:
@@ -114,9 +124,10 @@ def _compared(
         if not is_inexact(exact[name]) or not value.isfinite().all():
             continue
         size, noise, float32_noise = prediction.sizes[name], prediction.noise[name], float32.get(name, 0.0)
-        least = max(noise, tolerance.floor(value.numel(), u))
-        far = relative_error(value, reference[name], scale=size) - 2 * float32_noise  # both include float32's own error
-        off = relative_error(value, model[name], scale=size) - float32_noise if name in model else 0.0
+        noise_unit = max(noise, tolerance.floor(value.numel(), u))
+        # Both tensors of ``distance`` include the error of float32 itself; only one tensor of ``from_model`` does.
+        distance = relative_error(value, reference[name], scale=size) - 2 * float32_noise
+        from_model = relative_error(value, predicted[name], scale=size) - float32_noise if name in predicted else 0.0
         rows.append(
             Compared(
                 name=name,
@@ -124,11 +135,11 @@ def _compared(
                 error=relative_error(value, exact[name], scale=size),
                 noise=noise,
                 plain=relative_error(value, plain[name], scale=size),
-                distance=far / least if far > 0 else 0.0,
+                distance=distance / noise_unit if distance > 0 else 0.0,
                 allowed=tolerance.allowed(noise, value.numel(), u, factor) + float32_noise,
                 factor=factor,
                 equal=same(value, reference[name]),
-                from_model=off / least if off > 0 else 0.0,
+                from_model=from_model / noise_unit if from_model > 0 else 0.0,
                 float32=float32_noise,
                 short=most_of(u),
             )
@@ -145,12 +156,12 @@ def same(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def median_distance(compared: Sequence[Compared]) -> float:
-    """Return the median distance of a step's tensors from its reference."""
+    """Return the median of ``distance`` over the tensors of a step."""
     return statistics.median(tensor.distance for tensor in compared) if compared else 0.0
 
 
-#: Number of draws after the first that confirm an excess, and the largest number of draws for a tensor with few
-#: elements behind a reduction in any order; see ``tolerance``.
+#: A draw is a run with other random values. Number of draws after the first that confirm an excess; maximum number of
+#: all draws if the step has a nondeterministic reduction and a tensor has few elements (see ``tolerance``).
 _MORE_DRAWS, _MOST_DRAWS = 2, 14
 
 
@@ -168,21 +179,26 @@ def confirmed(  # noqa: PLR0913  # keywords of one decision
     measure: Callable[[Compared], float] = _excess,
     any_order: bool = False,
 ) -> list[Compared]:
-    """Return the tensors of ``bad``, worst first, whose excess is not due to chance. No other function draws again.
+    """Return the tensors of ``bad`` whose excess persists when the step is run with other random values (draws).
 
-    These are the tensors whose median ``measure`` over three draws exceeds ``limit``. With ``any_order``, because a
-    reduction of the step adds in any order, the measure is taken over all draws together, of which tensors with few
-    elements need more. A tensor whose measure is not finite is returned without further draws. ``step(seed,
-    loss_scale)`` runs the case in mixed precision with other values.
+    ``bad`` has the worst tensor first, and so does the result. ``measure`` is the excess of a tensor by default. A
+    tensor is returned if the median of its measure over three draws exceeds ``limit``. If the measure of the worst
+    tensor is not finite, all of ``bad`` is returned without more draws. ``step(seed, loss_scale)`` runs the case in
+    mixed precision.
+
+    ``any_order`` is whether the step has a nondeterministic reduction, such as one with atomics. Its errors vary more,
+    so the root mean square over all draws is compared with ``limit``, and tensors with few elements are drawn more
+    often.
     """
     scale = conditions.tolerance_scale
     if not bad or not math.isfinite(measure(bad[0])):
         return list(bad)
-    more = _draws_in_any_order(bad) - 1 if any_order else _MORE_DRAWS
-    further = (_drawn(case, conditions, step, seed) for seed in range(conditions.seed + 1, conditions.seed + 1 + more))
-    draws = [{tensor.name: tensor for tensor in draw} for draw in (bad, *further)]
+    more = _required_draws(bad) - 1 if any_order else _MORE_DRAWS
+    seeds = range(conditions.seed + 1, conditions.seed + 1 + more)
+    more_draws = (_drawn(case, conditions, step, seed) for seed in seeds)
+    draws = [{tensor.name: tensor for tensor in draw} for draw in (bad, *more_draws)]
     if any_order:
-        return [tensor for tensor in bad if _together(tensor.name, draws, measure) > limit * scale]
+        return [tensor for tensor in bad if _combined_excess(tensor.name, draws, measure) > limit * scale]
     medians = {
         tensor.name: statistics.median(measure(draw[tensor.name]) if tensor.name in draw else 0.0 for draw in draws)
         for tensor in bad
@@ -190,27 +206,28 @@ def confirmed(  # noqa: PLR0913  # keywords of one decision
     return [tensor for tensor in bad if medians[tensor.name] > limit * scale]
 
 
-def _draws_in_any_order(bad: Sequence[Compared]) -> int:
-    """Return the number of draws after which chance explains no ratio of EXCESS: see ``tolerance.spread``."""
+def _required_draws(bad: Sequence[Compared]) -> int:
+    """Return the number of draws that make an excess of EXCESS implausible by chance (see ``tolerance.spread``)."""
     fewest = max(min(tensor.elements for tensor in bad), 1)
     enough = math.ceil((tolerance.DEVIATIONS / math.log(tolerance.EXCESS)) ** 2 / fewest)
     return min(max(enough, 1 + _MORE_DRAWS), _MOST_DRAWS)
 
 
-def _together(name: str, draws: Sequence[Mapping[str, Compared]], measure: Callable[[Compared], float]) -> float:
-    """Return the root mean square of a measured error over all draws, in units of that of the expected error.
+def _combined_excess(name: str, draws: Sequence[Mapping[str, Compared]], measure: Callable[[Compared], float]) -> float:
+    """Return the root mean square of the measured error over all draws, divided by that of the expected error.
 
-    It is divided by the part of ``tolerance.spread`` that is above EXCESS, if the draws are too few.
+    If the draws have so few elements that ``tolerance.spread`` exceeds EXCESS, the ratio is also divided by
+    ``tolerance.spread`` / EXCESS.
     """
     tensors = [draw[name] for draw in draws if name in draw]
     expected = math.hypot(*(tensor.unit for tensor in tensors))
     measured = math.hypot(*(measure(tensor) * tensor.unit for tensor in tensors))
-    by_chance = tolerance.spread(sum(tensor.elements for tensor in tensors)) / tolerance.EXCESS
-    return measured / expected / max(1.0, by_chance) if expected else math.inf
+    spread_factor = tolerance.spread(sum(tensor.elements for tensor in tensors)) / tolerance.EXCESS
+    return measured / expected / max(1.0, spread_factor) if expected else math.inf
 
 
 def _drawn(case: Case, conditions: Conditions, step: Callable[[int, float], Step], seed: int) -> list[Compared]:
-    """Compare a step with the values of another seed."""
+    """Run the case with the random values of another seed, and compare the step with its prediction."""
     realised = realise(case, conditions, seed=seed)
     fp32 = run_step(case, realised.on(conditions.device.torch_device), contextlib.nullcontext, seed=seed)
     prediction = predict(case, realised, conditions.device, conditions.precision, seed=seed)

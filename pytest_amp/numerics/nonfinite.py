@@ -1,7 +1,8 @@
-"""Find the origin of a non-finite value: the operator that returns it for finite arguments, and module, line and cause.
+"""Find the origin of a non-finite value: the operator call that returned it although its arguments were finite.
 
-The search is a separate run, after a check has detected a non-finite value. An operator that returns infinities in
-float32 as well, such as a mask of -inf, is reported as the origin only if there is no other candidate.
+The origin includes the module, the source line and the cause. The search runs the step again, after a check has
+detected a non-finite value. A call that returns infinities in float32 as well, such as one that creates a mask of -inf,
+is reported only if there is no other candidate.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ from pytest_amp.torch_private import PrivateApiGone
 class Origin:
     """Call that returns inf or NaN for finite arguments.
 
-    ``number`` counts the calls of the step from 0. ``module`` is a path. ``line`` is a line of the forward pass, unless
-    the backward pass is written in Python. ``what``, ``why`` and ``advice`` describe what happened, its reason, and how
-    to prevent it.
+    ``number`` is the index of the call in the step. ``module`` is the path of its module. ``line`` is the line of user
+    code: for a call in the backward pass it is the line of the forward call, unless the backward pass is written in
+    Python. ``what``, ``why`` and ``advice`` describe the event, its cause, and a way to prevent it.
     """
 
     number: int
@@ -49,12 +50,12 @@ class Origin:
 
     @property
     def now(self) -> str:
-        """The text of a failure's part ``now``."""
+        """Text for the argument ``now`` of a failure: the place and the event."""
         return f"{self.place}: {self.what}"
 
     @property
     def likely(self) -> str:
-        """The text of a failure's part ``likely``: the cause, and the advice."""
+        """Text for the argument ``likely`` of a failure: the cause and the advice."""
         return f"{self.why}; take {self.advice}"
 
     def __str__(self) -> str:
@@ -66,16 +67,16 @@ class NotFinite(AmpFailure):
     """Failure of a step with non-finite tensors; ``origin`` is the operator that caused them, None if unknown."""
 
     def __init__(self, what: str, origin: Origin | None) -> None:
-        """Name the tensors that are not finite, and the origin if it is known."""
+        """Create the failure. ``what`` is its first line, which names the tensors that are not finite."""
         self.origin = origin
         super().__init__(
             what,
-            now=f"{_NOWHERE if origin is None else origin.now}, on torch {torch.__version__}",
+            now=f"{_NO_ORIGIN if origin is None else origin.now}, on torch {torch.__version__}",
             likely=None if origin is None else origin.likely,
         )
 
 
-_NOWHERE = "no operator makes it of finite values when the step is run again"
+_NO_ORIGIN = "no operator makes it of finite values when the step is run again"
 
 
 def origin_in_step(  # noqa: PLR0913  # keywords of one step
@@ -90,33 +91,33 @@ def origin_in_step(  # noqa: PLR0913  # keywords of one step
 ) -> Origin | None:
     """Run one step of ``case`` in ``region`` and return the origin of its non-finite values; None if all are finite.
 
-    ``realised`` is copied. With ``hidden`` the result is the origin of non-finite intermediate values that occur only
-    in the region, while the results of the step are finite.
+    The step runs on a copy of ``realised``. With ``hidden``, the origin may also be that of intermediate values, while
+    all results of the step are finite. Intermediate values that are not finite in float32 as well are then ignored.
     """
-    origins = _recorded(case, realised, device, region, seed, loss_scale, hidden=hidden)
+    origins = _origins_of_step(case, realised, device, region, seed, loss_scale, hidden=hidden)
     if not origins.records:
         return None
-    float32_records = _recorded(case, realised, device, contextlib.nullcontext, seed, loss_scale, hidden=True)
+    float32_records = _origins_of_step(case, realised, device, contextlib.nullcontext, seed, loss_scale, hidden=True)
     return origins.first(without=float32_records)
 
 
 @contextlib.contextmanager
 def refusals_are_expected() -> Iterator[None]:
-    """Suppress exceptions that a model raises for non-finite values, since the calls before them are sufficient.
+    """Suppress exceptions that a model raises for non-finite values: the calls recorded before them are sufficient.
 
-    PrivateApiGone does not come from the model, and propagates.
+    PrivateApiGone is not raised by the model, and propagates.
     """
     try:
         yield
     except PrivateApiGone:
         raise
-    except (Exception, AmpFailure) as error:  # noqa: BLE001  # whatever a model raises
+    except (Exception, AmpFailure) as error:  # noqa: BLE001  # a model may raise any exception
         receive(error)
 
 
 @contextlib.contextmanager
 def recorded_origins(device: torch.device) -> Iterator[Origins]:
-    """Record the origins of non-finite values inside the block; ``Origins.name`` sets the model."""
+    """Record the origins of non-finite values inside the block. ``Origins.name(model)`` sets the names of modules."""
     lineage = Lineage(device.type)
     origins = Origins(lineage.origins)
     with lineage.on():
@@ -124,7 +125,7 @@ def recorded_origins(device: torch.device) -> Iterator[Origins]:
 
 
 def likely_origin(case: Case, realised: Realised, conditions: Conditions, loss_scale: float) -> str | None:
-    """Return the origin of non-finite values of a step in mixed precision, as the likely cause of a failure.
+    """Return a description of the origin of non-finite values in mixed precision, for ``likely`` of a failure.
 
     The result is None if the step is finite when it is rerun.
     """
@@ -134,23 +135,24 @@ def likely_origin(case: Case, realised: Realised, conditions: Conditions, loss_s
 
 
 def not_finite_in_float32(case: Case, realised: Realised, conditions: Conditions, names: Sequence[str]) -> AmpFailure:
-    """Return the failure of a case whose step without autocast has tensors, ``names``, that are not finite."""
+    """Return the failure of a case whose tensors ``names`` are not finite, even without autocast."""
     device = conditions.device.torch_device
-    origin = _recorded(case, realised, device, contextlib.nullcontext, conditions.seed, 1.0).first()
+    origin = _origins_of_step(case, realised, device, contextlib.nullcontext, conditions.seed, 1.0).first()
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return AmpFailure(
         f"{case.name} is not finite in float32, without autocast ({', '.join(names[:3])}{more})",
         now=conditions.now("the batch, or a parameter, is not finite" if origin is None else origin.now),
-        likely="the model, its batch or its loss: there is nothing to hold mixed precision against"
+        likely="the model, its batch or its loss: there is nothing to compare mixed precision with"
         + ("" if origin is None else f". {origin.why}; take {origin.advice}"),
     )
 
 
 @dataclass
 class Origins:
-    """Calls of a run that return non-finite values for finite arguments, and the paths of its modules by identity.
+    """Calls of a run that return non-finite values for finite arguments.
 
-    ``certain`` is whether the run has non-finite results, so that one of the calls must be their origin.
+    ``names`` maps the ``id`` of each module to its path. ``certain`` is whether the results of the run are known to be
+    non-finite, so that one of the calls must be their origin.
     """
 
     records: list[Record]
@@ -158,13 +160,13 @@ class Origins:
     certain: bool = True
 
     def name(self, model: torch.nn.Module) -> None:
-        """Name modules by their paths in ``model``."""
+        """Set the names of modules to their paths in ``model``."""
         self.names = {id(module): name for name, module in model.named_modules()}
 
     def first(self, *, without: Origins | None = None) -> Origin | None:
-        """Return the first origin that does not also occur in ``without``, the run in float32.
+        """Return the first origin that does not also occur in ``without``, a run in float32.
 
-        If all of them occur there, return the first one, or None if the results of this run are finite.
+        If all of them occur there, return the first one, or None if the origin is not ``certain``.
         """
         expected = set() if without is None else {without.key(record) for record in without.records}
         unexpected = [record for record in self.records if self.key(record) not in expected]
@@ -183,7 +185,7 @@ class Origins:
         )
 
     def module(self, record: Record) -> str:
-        """Return the name of a call's module in failures."""
+        """Return the name that messages use for the module of a call."""
         return in_words(record.site.module, self.names)
 
     def key(self, record: Record) -> tuple[object, ...]:
@@ -192,7 +194,7 @@ class Origins:
         return record.operator, self.module(record), site.direction, site.node, site.line
 
 
-def _recorded(  # noqa: PLR0913, PLR0917  # those of one step
+def _origins_of_step(  # noqa: PLR0913, PLR0917  # the parameters of one step
     case: Case,
     realised: Realised,
     device: torch.device,
@@ -202,7 +204,7 @@ def _recorded(  # noqa: PLR0913, PLR0917  # those of one step
     *,
     hidden: bool = False,
 ) -> Origins:
-    """Run one step and return its origins; a finite step has none, unless ``hidden`` requests intermediate values."""
+    """Run one step and return its origins; with ``hidden`` also those of a step whose results are finite."""
     copied, lineage = realised.on(device), Lineage(device.type)
     copied.model.zero_grad(set_to_none=True)
     tensors: list[torch.Tensor] = []
@@ -210,10 +212,10 @@ def _recorded(  # noqa: PLR0913, PLR0917  # those of one step
         step = run_step(case, copied, region, seed=seed, loss_scale=loss_scale, replay=False)
         gradients = [value for value in (*step.gradients.values(), *step.inputs.values()) if value is not None]
         tensors = [*step.outputs.values(), *gradients, *step.buffers.values()]
-    bad = [value for value in tensors if not value.isfinite().all()]
+    nonfinite = [value for value in tensors if not value.isfinite().all()]
     if hidden or not tensors:
         origins = Origins(lineage.origins, certain=False)
     else:
-        origins = Origins(lineage.origins_of(bad) if bad else [])
+        origins = Origins(lineage.origins_of(nonfinite) if nonfinite else [])
     origins.name(copied.model)
     return origins

@@ -1,4 +1,4 @@
-"""Operators without an autocast kernel on some device, to check that they run there as without autocast."""
+"""Calls of operators without an autocast kernel on some device, to check that autocast does not change them there."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from pytest_amp.devices.base import Device
 from pytest_amp.rules.outcome import record, scope
 from pytest_amp.rules.variations import Variation
 
-_Make = Callable[..., torch.Tensor]
+_MakeTensor = Callable[..., torch.Tensor]
 
-#: A call of each operator, with a function that makes a tensor of a shape, in float32 or in the ``dtype`` argument.
-UNREGISTERED: Mapping[str, Callable[[_Make], object]] = MappingProxyType(
+#: Call of each overload. Its argument creates a tensor of a shape, in the dtype under test or in ``dtype``.
+UNREGISTERED: Mapping[str, Callable[[_MakeTensor], object]] = MappingProxyType(
     {
         "add.Tensor": lambda t: torch.add(t(3, 4), t(3, 4)),
         "add_.Tensor": lambda t: t(3, 4).add_(t(3, 4)),
@@ -31,7 +31,7 @@ UNREGISTERED: Mapping[str, Callable[[_Make], object]] = MappingProxyType(
         "tanh": lambda t: torch.tanh(t(3, 4)),
         "var.correction": lambda t: torch.var(t(3, 4), 1),
         "where.self": lambda t: torch.where(t(3, 4, dtype=torch.bool), t(3, 4), t(3, 4)),
-        # In-place and out= overloads of operators that have a kernel
+        # In-place and out= overloads, which have no autocast kernel although another overload of the operator has one
         "addmm.out": lambda t: torch.addmm(t(5), t(3, 4), t(4, 5), out=t(3, 5)),
         "addmm_": lambda t: t(3, 5).addmm_(t(3, 4), t(4, 5)),
         "bmm.out": lambda t: torch.bmm(t(2, 3, 4), t(2, 4, 5), out=t(2, 3, 5)),
@@ -48,9 +48,10 @@ UNREGISTERED: Mapping[str, Callable[[_Make], object]] = MappingProxyType(
 
 
 def difference(overload: str, device: Device, low: torch.dtype) -> str | None:
-    """Describe the difference that autocast in ``low`` makes to ``overload``; None if there is none.
+    """Describe how a call of ``overload`` differs under autocast to ``low``; return None if it does not.
 
-    Arguments are float32 and 16-bit fake tensors: a cast is visible without a kernel.
+    The call is recorded twice, with float32 and with ``low`` arguments. These are fake tensors: casts are recorded, but
+    no kernel runs.
     """
     for dtype in (torch.float32, low):
 
@@ -58,10 +59,10 @@ def difference(overload: str, device: Device, low: torch.dtype) -> str | None:
             return torch.empty(shape, dtype=dtype, device=device.torch_device)
 
         with scope(device, Variation("", (dtype,), faked=True)):
-            without = record(lambda: UNREGISTERED[overload](make))  # called at once
+            expected = record(lambda: UNREGISTERED[overload](make))  # called before the next dtype
             with device.autocast(low):
-                under = record(lambda: UNREGISTERED[overload](make))  # called at once
-        if under != without:
-            casts = ", ".join(under.casts()) or "no cast"
-            return f"{casts}, {', '.join(under.result)}, not {', '.join(without.result)}"
+                actual = record(lambda: UNREGISTERED[overload](make))  # called before the next dtype
+        if actual != expected:
+            casts = ", ".join(actual.casts()) or "no cast"
+            return f"{casts}, {', '.join(actual.result)}, not {', '.join(expected.result)}"
     return None

@@ -1,4 +1,4 @@
-"""Result of a run, as one frozen value, which is the only input of the reports."""
+"""Frozen result of a run, which is the only input of the reports."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ ENDED = (*EXECUTED, "skipped", "inconclusive")
 
 @dataclass(frozen=True)
 class FailedTest:
-    """Failure of a test, in its call or in its teardown.
+    """Failure of a test, in its call or in its teardown; a test that fails in both has two.
 
-    ``reason`` is the first line of this failure's message, ``text`` the whole message of the test's first failure.
+    ``reason`` is the first line of the message of this failure. ``text`` is the whole message of the first failure of
+    the test, which may be the other one.
     """
 
     test: str
@@ -35,9 +36,10 @@ class FailedTest:
 
 @dataclass(frozen=True)
 class AcceptedFault:
-    """Fault of --amp-known, with the number of its tests that failed; None if none of them ran.
+    """Known fault of --amp-known.
 
-    ``may_exist`` is False if its key names an observation that the baseline lacks: the key may be misspelt.
+    ``failed`` is the number of its tests that failed as expected; None if none of its tests ran. ``may_exist`` is False
+    if the baseline has no observation that matches a key of the fault: the key may be misspelt.
     """
 
     fault: Known
@@ -47,15 +49,23 @@ class AcceptedFault:
 
 @dataclass(frozen=True)
 class Run:
-    """Result of a run, from which the reports are made.
+    """Result of a run, from which the reports are created.
 
-    ``record`` has the observations, the provenance and the failed tests. ``torch`` is the installed version.
-    ``baseline`` is the requested file, and ``difference`` is None if there is none that could be read. ``counts`` has
-    the number of tests by place and outcome; ``deselected`` and ``skips`` count the tests that did not run, by reason.
-    ``skipped_modules`` has the reason of each module that skipped itself. ``tests`` maps the key of an observation to
-    its test. ``failures`` are in the order of the reports. ``earlier_times`` are provenances of times with which
-    pytest-benchmark compares this run's. ``written`` are the written files. ``accepted`` counts the observations that
-    --amp-accept changed; None if it changed no file. ``problems`` fail the run, ``notes`` do not.
+    - ``record``: the observations, the provenance and the failed tests.
+    - ``torch``: the installed version.
+    - ``baseline``: the requested baseline file, None if none was requested.
+    - ``difference``: the difference from the baseline, None without a readable baseline.
+    - ``problems``, ``notes``: messages about the run; it fails if there is a problem.
+    - ``failures``: the failures of tests, in the order in which reports show them.
+    - ``counts``: the number of tests for each target and family, by outcome.
+    - ``deselected``, ``skips``: the number of tests that did not run, by reason.
+    - ``skipped_modules``: the reason for each module that was skipped as a whole.
+    - ``speed``: the speed mode and its reason, None if it was not resolved.
+    - ``known``: the faults of --amp-known.
+    - ``tests``: the test of each observation, by the observation's key.
+    - ``earlier_times``: the provenances of earlier runs with whose times pytest-benchmark compares those of this run.
+    - ``written``: the files that the run has written.
+    - ``accepted``: the number of observations that --amp-accept changed, None if it changed no file.
     """
 
     record: Record
@@ -83,5 +93,5 @@ class Run:
 
 
 def most_common(counts: Counter[str]) -> list[tuple[str, int]]:
-    """Sort by count, then by name, so that the order does not depend on the speed of workers."""
+    """Sort by decreasing count, then by name: the order in which workers report is nondeterministic."""
     return sorted(counts.items(), key=lambda item: (-item[1], item[0]))

@@ -1,4 +1,4 @@
-"""Calibration of floors from the measurements of several fresh processes."""
+"""Calibrate the floors (required speedups) from the measurements of several new processes."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from pytest_amp.record import Record, from_data
 
 
 class CalibrationError(ValueError):
-    """Run of pytest without usable measurements; the message is one line."""
+    """Error of a run of pytest that has no usable measurements; the message is one line."""
 
 
 @dataclass(frozen=True)
 class Session:
     """Measurements of one process.
 
-    ``ratios`` and ``ceilings`` are the speedups and their upper bounds by workload. ``doubted`` maps the workloads
-    whose measurements are not used to the reason.
+    ``ratios`` are the speedups, and ``ceilings`` the speedups that the hardware allows, by workload. ``doubted`` maps
+    each workload whose measurement is too unreliable to be used to the reason.
     """
 
     ratios: Mapping[Key, float]
@@ -32,32 +32,36 @@ class Session:
 
 
 def session_of(text: str) -> Session:
-    """Read the measurements of a run from pytest-benchmark's JSON file, or from a record. Raises CalibrationError.
+    """Parse the measurements of a run: the JSON text of pytest-benchmark, or of a record. Raises CalibrationError.
 
-    Under pytest-xdist, pytest-benchmark writes no times, but a record has them. A record has no ceilings, and only
-    those of its speedups are used that a gate judged.
+    A record is the only source under pytest-xdist, where pytest-benchmark writes no times. It has no ceilings. A
+    speedup of a record is used only if its test had a verdict on it (see gate.py).
     """
     try:
         data = json.loads(text)
-        return _of_record(from_data(data)) if "observations" in data else _of_benchmarks(data)
+        return _from_record(from_data(data)) if "observations" in data else _from_benchmarks(data)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CalibrationError(f"no file of pytest-benchmark, and no record, with times: {error!r}") from None
 
 
-def _of_benchmarks(data: Mapping[str, Any]) -> Session:
-    rows_of_amp = [facts for row in data["benchmarks"] for facts in row["extra_info"].get("amp", {}).values()]
+def _from_benchmarks(data: Mapping[str, Any]) -> Session:
+    measurements = [
+        measurement
+        for benchmark in data["benchmarks"]
+        for measurement in benchmark["extra_info"].get("amp", {}).values()
+    ]
     machine = data["machine_info"].get("amp", {})
-    keys = [_key(facts) for facts in rows_of_amp]
-    sound = [(key, facts) for key, facts in zip(keys, rows_of_amp, strict=True) if not facts["doubts"]]
+    entries = [(_key(measurement), measurement) for measurement in measurements]
+    sound = [(key, measurement) for key, measurement in entries if not measurement["doubts"]]
     return Session(
-        ratios={key: float(facts["ratio"]) for key, facts in sound},
-        ceilings={key: facts["ceiling"] for key, facts in sound},
-        doubted={key: facts["doubts"][0] for key, facts in zip(keys, rows_of_amp, strict=True) if facts["doubts"]},
+        ratios={key: float(measurement["ratio"]) for key, measurement in sound},
+        ceilings={key: measurement["ceiling"] for key, measurement in sound},
+        doubted={key: measurement["doubts"][0] for key, measurement in entries if measurement["doubts"]},
         provenance=_provenance(machine),
     )
 
 
-def _of_record(record: Record) -> Session:
+def _from_record(record: Record) -> Session:
     devices: Any = record.provenance["devices"]
     sound, doubted = {}, {}
     for observation in record.observations:
@@ -66,7 +70,7 @@ def _of_record(record: Record) -> Session:
             continue
         _, device, precision, work = parts[0].split("/", 3)
         key = (str(devices[device].get("gpu", device)), parts[1].removeprefix("over-"), precision, work, parts[2])
-        # A gate records a direction (``better``) only with a speedup that it could judge.
+        # The check records a direction (``better``) only if it has a verdict on the speedup.
         if observation.better is not None and isinstance(observation.value, (int, float)):
             sound[key] = float(observation.value)
         else:
@@ -74,8 +78,9 @@ def _of_record(record: Record) -> Session:
     return Session(sound, dict.fromkeys(sound), doubted, _provenance(record.provenance))
 
 
-def _key(facts: Mapping[str, Any]) -> Key:
-    gpu, over, precision, work, kind = (str(facts[n]) for n in ("device", "over", "precision", "work", "kind"))
+def _key(measurement: Mapping[str, Any]) -> Key:
+    names = ("device", "over", "precision", "work", "kind")
+    gpu, over, precision, work, kind = (str(measurement[name]) for name in names)
     return gpu, over, precision, work, kind
 
 
@@ -87,14 +92,14 @@ def _provenance(machine: Mapping[str, Any]) -> dict[str, str]:
 
 
 def rows(sessions: Sequence[Session], *, least: int) -> tuple[list[Row], list[str]]:
-    """Return a row for each workload with at least ``least`` sound sessions, and a message for each other workload."""
+    """Return a row for each workload that at least ``least`` sessions measured reliably, and a message for the rest."""
     calibrated, left_out = [], []
     today = dt.datetime.now(tz=dt.timezone.utc).date().isoformat()
     for key in sorted({key for session in sessions for key in (*session.ratios, *session.doubted)}):
         ratios = [session.ratios[key] for session in sessions if key in session.ratios]
         if len(ratios) < least:
-            why = next((session.doubted[key] for session in sessions if key in session.doubted), "not measured")
-            left_out.append(f"{' '.join(key)}: sound in {len(ratios)} of {len(sessions)} processes ({why})")
+            reason = next((session.doubted[key] for session in sessions if key in session.doubted), "not measured")
+            left_out.append(f"{' '.join(key)}: sound in {len(ratios)} of {len(sessions)} processes ({reason})")
             continue
         median = statistics.median(ratios)
         ceiling = next((session.ceilings[key] for session in sessions if session.ceilings.get(key)), None)
@@ -114,7 +119,7 @@ def rows(sessions: Sequence[Session], *, least: int) -> tuple[list[Row], list[st
 
 
 def as_text(rows: Sequence[Row]) -> str:
-    """Format a table of the rows: median, spread between processes, floor."""
+    """Format the rows as a table with the median, the spread between processes, and the floor."""
     width = max((len(row.work) for row in rows), default=4)
     lines = [f"{'work':<{width}}  kind    dtype  over  median  spread   floor"]
     lines += [

@@ -1,7 +1,9 @@
-"""Decision whether a measured speedup reaches its floor.
+"""Decide whether a measured speedup reaches its floor, which is the required speedup.
 
-The module is arithmetic on log-ratios, without torch, clocks or pytest. A measurement is a series of quads with one
-ratio each (see paired.py); it is evaluated after 12, 24 and 48 quads, and the first decisive look ends it.
+A measurement is a series of quads. A quad is four timed blocks, which yield one log-ratio (see paired.py). As in a
+sequential test, the measurement is evaluated after 12, 24 and 48 quads; each evaluation is a look. It ends at the first
+look with a decision, unless ``Rule.precision`` requires a narrower interval. The functions compute with log-ratios
+only, and need no torch, clock or pytest.
 """
 
 from __future__ import annotations
@@ -16,17 +18,18 @@ from fractions import Fraction
 
 #: Factor by which step times in eager mode may differ between processes on an idle machine.
 EAGER_MARGIN = 1.03
-#: The same for a captured step that is replayed: 0.1 to 0.2 % between processes on H100 and H200, torch 2.11.
+#: The same factor for a step that is replayed as a CUDA graph. Measured: 0.1 to 0.2 % (H100 and H200, torch 2.11).
 DEVICE_MARGIN = 1.005
 CONFIDENCE = Fraction(99, 100)
+#: Numbers of quads after which a measurement is evaluated.
 LOOKS = (12, 24, 48)
-#: Relative half width of the interval at which a decided measurement ends: narrow enough to compare the speedup with
-#: that of another process.
+#: Relative half width of the interval down to which a measurement continues after its decision. The interval is then
+#: narrow enough to compare the speedup with that of another process.
 PRECISE = 0.002
-#: Largest ratio of the 90th to the 10th percentile of block times. Above it a measurement is inconclusive: the machine
-#: had other work.
+#: Largest ratio of the 90th to the 10th percentile of block times. Above it the measurement is inconclusive, since
+#: other programs probably used the machine.
 LARGEST_SPREAD = 1.5
-#: The factor by which a measured speedup may exceed the card's ceiling before the measurement is in doubt.
+#: Factor by which a measured speedup may exceed the ceiling of the hardware before the measurement is doubted.
 CEILING_SLACK = 1.1
 
 
@@ -40,11 +43,11 @@ class Outcome(enum.Enum):
 
 @dataclass(frozen=True)
 class Rule:
-    """Requirement of a speedup of at least ``floor``, with a tolerance of the factor ``margin``; both are positive.
+    """Requirement that a speedup is at least ``floor``, with a tolerance of the factor ``margin``; both are positive.
 
-    ``confidence`` is the two-sided confidence of the interval at each look; ``looks`` are numbers of quads. A decided
-    measurement goes on, as long as time permits, until the relative half width of the interval is at most
-    ``precision``.
+    The measurement is evaluated after each number of quads in ``looks``, with intervals of the two-sided confidence
+    level ``confidence``. After its decision it continues, if time permits, until the relative half width of the
+    interval is at most ``precision``.
     """
 
     floor: float
@@ -56,7 +59,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class Interval:
-    """Speedup, or seconds: the median over ``quads`` quads, and a confidence interval for the true median."""
+    """Median of a speedup, or of a time in seconds, over ``quads`` quads, and a confidence interval of the true one."""
 
     low: float
     median: float
@@ -69,16 +72,16 @@ class Interval:
         return (self.high / self.low - 1) / 2 if self.low > 0 else math.inf
 
     def __str__(self) -> str:
-        """Return the text of reports: ``1.57 [1.56, 1.58]``."""
+        """Format the interval as reports show it: ``1.57 [1.56, 1.58]``."""
         return f"{self.median:.3g} [{self.low:.3g}, {self.high:.3g}]"
 
 
 @dataclass(frozen=True)
 class SpeedVerdict:
-    """Outcome of a measurement, with its interval and the reasons for doubt.
+    """Outcome of a measurement and its interval.
 
-    ``reasons`` are empty for a pass. After a failure that was measured a second time, ``unconfirmed`` is the interval
-    of the first measurement and ``interval`` that of the second.
+    ``reasons`` explain an inconclusive outcome, and are empty for any other. ``interval`` is that of the last
+    measurement; ``unconfirmed`` is that of the first, if there were two and at least one of them failed.
     """
 
     outcome: Outcome
@@ -94,7 +97,7 @@ def order_statistic_rank(count: int, confidence: Fraction = CONFIDENCE) -> int:
 
     The interval has a coverage of at least ``confidence`` for any distribution: the number of values below the median
     is binomial with p = 1/2 (the sign test's interval; H. A. David, H. N. Nagaraja, Order Statistics, 7.1). The
-    arithmetic is in integers, so that every machine returns the same rank. The result is 0 if ``count`` is too small.
+    arithmetic is exact, so that every machine returns the same rank. The result is 0 if ``count`` is too small.
     """
     tail = 0
     for rank in range(count // 2 + 1):
@@ -107,14 +110,14 @@ def order_statistic_rank(count: int, confidence: Fraction = CONFIDENCE) -> int:
 def median_interval(log_ratios: Sequence[float], confidence: Fraction = CONFIDENCE) -> Interval:
     """Return the median of the ratios and its order-statistic interval, which is unbounded for too few ratios.
 
-    Raises ValueError for no values, or for one that is not finite.
+    ``log_ratios`` are natural logarithms. Raises ValueError if there are none, or if one is not finite.
     """
     interval = interval_of(log_ratios, confidence)
     return Interval(math.exp(interval.low), math.exp(interval.median), math.exp(interval.high), interval.quads)
 
 
 def interval_of(values: Sequence[float], confidence: Fraction = CONFIDENCE) -> Interval:
-    """Return the median of the values and its order-statistic interval; as ``median_interval``, without logarithms."""
+    """Return the median of the values and its order-statistic interval. Raises ValueError as ``median_interval``."""
     if not values or not all(map(math.isfinite, values)):
         raise ValueError(f"{len(values)} log-ratios or times, some of them not finite")
     ordered = sorted(values)
@@ -126,8 +129,9 @@ def interval_of(values: Sequence[float], confidence: Fraction = CONFIDENCE) -> I
 def judge(interval: Interval, rule: Rule) -> Outcome:
     """Return the outcome of one look.
 
-    At the last look it is enough that the median reaches the floor and the lower end of the interval reaches the floor
-    within the margin.
+    The outcome is PASS if the whole interval is at or above the floor, and FAIL if the whole interval is below the
+    floor by more than the margin. At the last look it is also PASS if the median reaches the floor and the lower end of
+    the interval is below it by no more than the margin.
     """
     if interval.high * rule.margin < rule.floor:
         return Outcome.FAIL
@@ -142,26 +146,26 @@ def judge(interval: Interval, rule: Rule) -> Outcome:
 def decide(
     sample: Callable[[], float], rule: Rule, *, affordable: Callable[[int, Outcome], bool] = lambda *_: True
 ) -> SpeedVerdict:
-    """Draw log-ratios from ``sample`` until a look is decisive, and as precise as the rule requires.
+    """Measure log-ratios with ``sample`` until a look has a decision and the precision that the rule requires.
 
-    ``affordable(n, outcome)`` is called before ``n`` further quads are drawn for the second look and later ones, with
-    the outcome so far: a decided measurement continues only for precision.
+    ``affordable(n, outcome)`` returns whether there is time for ``n`` more quads. It is called before each look except
+    the first, with the outcome so far: after a decision, more quads serve only the precision.
     """
     log_ratios = [sample() for _ in range(rule.looks[0])]
-    verdict = _look(log_ratios, rule)
+    verdict = _evaluated(log_ratios, rule)
     for look in rule.looks[1:]:
-        further = look - len(log_ratios)
+        additional = look - len(log_ratios)
         decided = verdict.outcome is not Outcome.INCONCLUSIVE
         if decided and verdict.interval.half_width <= rule.precision:
             break
-        if not affordable(further, verdict.outcome):
+        if not affordable(additional, verdict.outcome):
             return verdict if decided else replace(verdict, reasons=(f"{verdict.reasons[0]}, when the time was up",))
-        log_ratios += [sample() for _ in range(further)]
-        verdict = _look(log_ratios, rule)
+        log_ratios += [sample() for _ in range(additional)]
+        verdict = _evaluated(log_ratios, rule)
     return verdict
 
 
-def _look(log_ratios: list[float], rule: Rule) -> SpeedVerdict:
+def _evaluated(log_ratios: list[float], rule: Rule) -> SpeedVerdict:
     return _judged(median_interval(log_ratios, rule.confidence), rule)
 
 
@@ -174,8 +178,9 @@ def _judged(interval: Interval, rule: Rule) -> SpeedVerdict:
 def doubts(interval: Interval, *, spread: float, ceiling: float | None) -> tuple[str, ...]:
     """Return the reasons not to trust a measurement, whatever its outcome; empty for a sound one.
 
-    ``spread`` is the 90th percentile of an arm's blocks over the 10th, ``ceiling`` the speedup that the hardware
-    allows, if known: above it, the clock did not wait for the work, or the float32 arm did not compute what it should.
+    ``spread`` is the ratio of the 90th to the 10th percentile of the block times of one arm, which is one of the two
+    implementations. ``ceiling`` is the speedup that the hardware allows, if known. A larger speedup shows that the
+    clock did not wait for the kernels, or that the float32 arm did not do the same work.
     """
     reasons = []
     if spread > LARGEST_SPREAD:
@@ -194,7 +199,8 @@ def doubted(verdict: SpeedVerdict, reasons: tuple[str, ...]) -> SpeedVerdict:
 def confirmed(first: SpeedVerdict, second: SpeedVerdict) -> SpeedVerdict:
     """Combine a measurement with a second one: FAIL if both fail, INCONCLUSIVE if one does.
 
-    If neither fails, the second one is the result: it repeats a measurement of which an arm was slower than before.
+    If neither fails, the second one is the result. This occurs if the measurement was repeated for another reason: an
+    arm took longer than in the baseline.
     """
     failed = [verdict.outcome is Outcome.FAIL for verdict in (first, second)]
     if all(failed):
@@ -208,7 +214,7 @@ def confirmed(first: SpeedVerdict, second: SpeedVerdict) -> SpeedVerdict:
 
 
 def with_floor(verdict: SpeedVerdict, floor: float) -> SpeedVerdict:
-    """Return the verdict of the same measurements on another ``floor``."""
+    """Return the verdict of the same measurements if the floor were ``floor``."""
     rule = replace(verdict.rule, floor=floor)
     last = _judged(verdict.interval, rule)
     return last if verdict.unconfirmed is None else confirmed(_judged(verdict.unconfirmed, rule), last)
