@@ -1,9 +1,9 @@
-"""Account of failures that were raised and not yet received: a test that passes with one on its account is red.
+"""Account of failures that were raised but not yet received: a test that passes with such a failure is made to fail.
 
-An exception may never reach pytest: in a future whose result is not read, a task, a process, under ``except:``. So each
-AmpFailure is noted when it is constructed, in whatever thread or forked process. It is taken off the account once
-pytest reports it, once ``pytest.raises`` or ``pytest.RaisesGroup`` has matched it, or where a check handles it itself
-(``receive``).
+An exception may never reach pytest: in a future whose result is not read, in a task or a child process, or in an
+``except:`` block. So each AmpFailure is added to the account when it is constructed, in any thread or forked process.
+It is received, and removed, when pytest reports it, when ``pytest.raises`` or ``pytest.RaisesGroup`` matches it, or
+when a check handles it itself (``receive``).
 """
 
 from __future__ import annotations
@@ -22,13 +22,17 @@ from typing import Any
 import pytest
 
 _COUNTER = itertools.count()
-#: Accounts of the sessions in this process, the innermost last: pytester runs one session within another.
+#: Open accounts of the sessions in this process, the innermost last: pytester runs a session within another one.
 _OPEN: list[Account] = []
 
 
 @dataclass(frozen=True)
 class Made:
-    """Record of a constructed failure: its number, the test that ran then, its thread or process, and its message."""
+    """Entry of the account for a constructed failure.
+
+    ``number`` identifies the failure in all processes, ``test`` is the node id of the test that was running, ``place``
+    is the thread or process, "" for the main thread of the session's process, and ``text`` is the message.
+    """
 
     number: str
     test: str
@@ -36,12 +40,12 @@ class Made:
     text: str
 
     def told(self) -> str:
-        """Return the message and where the failure was lost."""
+        """Return the message, with the place in which the failure was lost."""
         return f"{self.text}\n  lost in   {self.place or 'what caught it'}: it was raised, and never reached pytest"
 
 
 def note(text: str) -> str:
-    """Note a failure that is being constructed and return its number."""
+    """Add a failure that is being constructed to the innermost account, and return its number."""
     number = f"{os.getpid()}.{next(_COUNTER)}"
     if _OPEN:
         _OPEN[-1].add(number, text)
@@ -49,7 +53,7 @@ def note(text: str) -> str:
 
 
 def receive(failure: BaseException) -> None:
-    """Take ``failure`` off the account, with all members of an exception group."""
+    """Remove ``failure`` from every account; of an exception group, remove all members."""
     for inner in getattr(failure, "exceptions", ()):
         receive(inner)
     number = getattr(failure, "number", None)
@@ -59,16 +63,17 @@ def receive(failure: BaseException) -> None:
 
 
 class Account:
-    """Account of the failures of one session; forked processes report theirs through a file."""
+    """Account of the failures of one session; forked processes send theirs through a temporary file."""
 
     def __init__(self) -> None:
-        """Open the account: from now on failures are noted on it."""
+        """Open the account: failures that are constructed from now on are added to it."""
         self._process = os.getpid()
         self._made: dict[str, Made] = {}
-        # Opened before a process is forked, which inherits the file; each line is appended in one call.
+        # Opened now, so that forked processes inherit it. A line is appended in one write: lines do not interleave.
         self._file: Any = tempfile.TemporaryFile("a+b", buffering=0) if hasattr(os, "fork") else None  # noqa: SIM115
+        #: Number of bytes of the file that were read.
         self._read = 0
-        #: Forked processes that used a check: the test that did, by process id.
+        #: Forked processes that used a check: process id -> node id of the test.
         self._children: dict[int, str] = {}
         if not _OPEN:
             _watch(pytest.RaisesExc)
@@ -76,31 +81,31 @@ class Account:
         _OPEN.append(self)
 
     def add(self, number: str, text: str) -> None:
-        """Note a failure."""
+        """Add a failure, with the running test and the current thread and process."""
         thread = threading.current_thread()
         places = [f"the thread {thread.name}"] if thread is not threading.main_thread() else []
         if os.getpid() != self._process:
             places.append(f"the process {os.getpid()}")
-        entry = Made(number, _running(), " of ".join(places), text)
+        entry = Made(number, _running_test(), " of ".join(places), text)
         self._made[number] = entry
-        self._tell({"made": asdict(entry)})
+        self._send({"made": asdict(entry)})
 
     def remove(self, number: str) -> None:
-        """Take a failure off the account."""
+        """Remove a failure."""
         self._made.pop(number, None)
-        self._tell({"received": number})
+        self._send({"received": number})
 
     def use(self) -> None:
-        """Note the use of a check in a forked process, whose exit status is then examined."""
+        """Note that a forked process uses a check: ``lost`` then examines its exit status."""
         if os.getpid() != self._process and os.getpid() not in self._children:
-            self._children[os.getpid()] = _running()
-            self._tell({"used": os.getpid(), "test": _running()})
+            self._children[os.getpid()] = _running_test()
+            self._send({"used": os.getpid(), "test": _running_test()})
 
     def lost(self) -> list[Made]:
-        """Return failures that were not received, and each forked process that used a check and ended badly."""
-        self._listen()
+        """Return the failures not received, and one for each forked process that used a check and exited in error."""
+        self._read_lines()
         for process, test in [*self._children.items()] if os.getpid() == self._process else ():
-            status = _ended(process)
+            status = _exit_of(process)
             if status is not None:
                 del self._children[process]
             if status:
@@ -110,38 +115,39 @@ class Account:
         return [*self._made.values()]
 
     def settle(self, failures: Iterable[Made]) -> None:
-        """Take reported failures off the account."""
+        """Remove failures that were reported."""
         for failure in failures:
             self.remove(failure.number)
 
     def close(self) -> list[Made]:
-        """Close the account and return what is left on it. Objects in reference cycles are finalized first."""
+        """Close the account and return its failures, after garbage collection: a finalizer may construct a failure."""
         if self not in _OPEN:
             return []
         gc.collect()
-        left = self.lost()
+        remaining = self.lost()
         _OPEN.remove(self)
         if not _OPEN:
             _unwatch()
         if self._file is not None:
             self._file.close()
-        return left
+        return remaining
 
-    def _tell(self, line: dict[str, Any]) -> None:
+    def _send(self, line: dict[str, Any]) -> None:
+        """Append a line to the file in a forked process; do nothing in the process that opened the account."""
         if os.getpid() != self._process and self._file is not None:
             os.write(self._file.fileno(), (json.dumps(line) + "\n").encode())
 
-    def _listen(self) -> None:
-        """Read what forked processes have written since the last time."""
+    def _read_lines(self) -> None:
+        """Read the lines that forked processes have appended since the last call."""
         if self._file is None or os.getpid() != self._process:
             return
         size = os.fstat(self._file.fileno()).st_size
         if size <= self._read:
             return
         data = os.pread(self._file.fileno(), size - self._read, self._read)
-        whole = data[: data.rfind(b"\n") + 1]
-        self._read += len(whole)
-        for line in map(json.loads, whole.splitlines()):
+        complete_lines = data[: data.rfind(b"\n") + 1]
+        self._read += len(complete_lines)
+        for line in map(json.loads, complete_lines.splitlines()):
             if "made" in line:
                 self._made[line["made"]["number"]] = Made(**line["made"])
             elif "used" in line:
@@ -150,34 +156,37 @@ class Account:
                 self._made.pop(line["received"], None)
 
 
-def _running() -> str:
-    """Return the running test, from the variable that pytest sets for every process of it."""
+def _running_test() -> str:
+    """Return the node id of the running test, from PYTEST_CURRENT_TEST, which forked processes inherit."""
     return os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" (")[0]
 
 
-def _ended(process: int) -> str | None:
-    """Return how a child ended: "" after success or if it was already waited for; None while it runs."""
+def _exit_of(process: int) -> str | None:
+    """Describe the exit of a child process: "" after success, or if its status is not available; None while it runs."""
     try:
+        # WNOWAIT leaves the status to the code that started the process.
         status = os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
         return ""
     if status is None:
         return None
-    how = "status" if status.si_code == os.CLD_EXITED else "signal"
-    return f"{how} {status.si_status}" if status.si_status else ""
+    kind = "status" if status.si_code == os.CLD_EXITED else "signal"
+    return f"{kind} {status.si_status}" if status.si_status else ""
 
 
+#: Original method ``__exit__`` of each patched class.
 _ORIGINAL: dict[type, Callable[..., Any]] = {}
 
 
 def _watch(kind: type) -> None:
-    """Receive what ``with pytest.raises(...)`` matched, which the return value of its ``__exit__`` tells."""
+    """Patch ``kind.__exit__``, which returns True if ``pytest.raises`` matched the exception: then receive it."""
     original: Callable[..., Any] = kind.__exit__  # type: ignore[attr-defined]
 
     @functools.wraps(original)
     def leave(self: object, kind: Any, value: BaseException | None, trace: Any) -> Any:
         __tracebackhide__ = True
         matched = original(self, kind, value, trace)
+        # pytest.raises(ExceptionGroup) does not examine the members: they are not received.
         if matched and value is not None and (type(self) is pytest.RaisesGroup or not hasattr(value, "exceptions")):
             receive(value)
         return matched
@@ -187,12 +196,13 @@ def _watch(kind: type) -> None:
 
 
 def _unwatch() -> None:
+    """Restore the original methods."""
     for kind, original in _ORIGINAL.items():
         kind.__exit__ = original  # type: ignore[attr-defined]
     _ORIGINAL.clear()
 
 
 def use() -> None:
-    """Note on the open account, if any, that a check is used."""
+    """Note the use of a check on the innermost account, if any."""
     if _OPEN:
         _OPEN[-1].use()

@@ -1,4 +1,4 @@
-"""Rows of a file of known faults, and its reader."""
+"""Rows of a TOML file of known faults, and the reader of such a file."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ from pytest_amp.precision import PRECISIONS
 from pytest_amp.record import RecordError, content
 from pytest_amp.text.quoted import quoted
 
-#: Columns that every row has, optional ones with a text, and those with a list of names; a key may be a list, too.
+#: Columns that every row must have: strings, except that ``key`` may be a list of strings.
 REQUIRED = ("key", "reason", "report")
 _BOUNDS = ("since", "until")
+#: Optional columns with a string.
 _OPTIONAL = (*_BOUNDS, "machine")
+#: Optional columns with a name or a list of names.
 _LISTS = ("devices", "dtypes", "raises")
-#: Exceptions with a name shorter than their import path.
+#: Exceptions that a row may name without their module.
 SHORT = {"AmpFailure": "pytest_amp.failure.AmpFailure"}
 _DEVICE = re.compile(r"[a-z][a-z0-9_-]*")
 _PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
@@ -29,11 +31,13 @@ _PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 
 @dataclass(frozen=True)
 class Known:
-    """Known fault: the ``keys`` of tests or observations that show it, in which ``*`` matches anything.
+    """Known fault of torch: a row of the file.
 
-    ``devices`` and ``dtypes`` name those that have it, as keys do (``cuda``, ``fake-cuda``; ``bf16``); empty means all.
-    ``since`` is the first release of torch with the fault, ``until`` the last one. ``machine`` is a property of the
-    machine without which the fault does not show (see MACHINES). ``raises`` names the only expected exceptions.
+    ``keys`` are the keys of the tests or observations that show the fault; ``*`` in a key matches anything. ``devices``
+    and ``dtypes`` are the affected ones, named as in keys (``cuda``, ``fake-cuda``; ``bf16``); empty means all.
+    ``since`` is the first release of torch with the fault, ``until`` the last one. ``machine`` is a property that the
+    machine must have for the fault to show (see MACHINES). ``raises`` names the exceptions that are expected; empty
+    means any.
     """
 
     keys: tuple[str, ...]
@@ -48,7 +52,7 @@ class Known:
 
     @property
     def name(self) -> str:
-        """The keys, and in parentheses whatever limits them: a file may have several rows with one key."""
+        """Keys with their limits in parentheses, which distinguish rows of a file that have the same key."""
         limits = [*self.devices, *self.dtypes, *([self.releases] if self.since or self.until else [])]
         limits += [self.machine] if self.machine else []
         keys = ", ".join(self.keys)
@@ -56,7 +60,7 @@ class Known:
 
     @property
     def releases(self) -> str:
-        """The releases of torch with the fault: ``2.7 to 2.12``, ``from 2.11 on``, ``up to 2.13``, ``all``."""
+        """Releases of torch with the fault, in words: ``2.7 to 2.12``, ``from 2.11 on``, ``up to 2.13``, ``all``."""
         if self.since and self.until:
             return self.since if self.since == self.until else f"{self.since} to {self.until}"
         if self.since:
@@ -72,25 +76,25 @@ class Known:
 
     @functools.cached_property
     def _patterns(self) -> tuple[tuple[str, re.Pattern[str]], ...]:
-        """The patterns of the keys, each after its longest literal part: most keys lack that, and a search is fast."""
+        """Longest literal part and pattern of each key: a fast search for the literal rules out most keys of a run."""
         return tuple((max(key.split("*"), key=len), key_pattern(key)) for key in self.keys)
 
     def concerns(self, device: str | None, dtype: str | None) -> bool:
-        """Return whether the fault may show on a device and in a dtype, as keys name them; None is any."""
-        return self._is_on(device, dtype) and any(_names_these(key, device, dtype) for key in self.keys)
+        """Return whether the fault may show on a device and in a dtype, named as in keys; None means any."""
+        return self._is_on(device, dtype) and any(_may_match(key, device, dtype) for key in self.keys)
 
     def _is_on(self, device: str | None, dtype: str | None) -> bool:
-        """Return whether the columns of the row allow a device and a dtype; None is any."""
+        """Return whether the columns ``devices`` and ``dtypes`` include a device and a dtype; None means any."""
         return (device is None or not self.devices or device in self.devices) and (
             dtype is None or not self.dtypes or dtype in self.dtypes
         )
 
     def shows_here(self, device_type: str, precision: str) -> bool:
-        """Return whether this machine has the property without which the fault does not show, if there is one."""
+        """Return whether the fault can show on this machine: the row requires no property, or the machine has it."""
         return self.machine is None or has_property(self.machine, device_type, precision)
 
     def has_begun(self, release: Release) -> bool:
-        """Return whether ``release`` is the first one with the fault, or later."""
+        """Return whether ``release`` is the first release with the fault, or a later one."""
         return holds_in(release, since=self.since, until=None)
 
     def is_in(self, release: Release) -> bool:
@@ -98,32 +102,33 @@ class Known:
         return holds_in(release, since=self.since, until=self.until)
 
 
-def _names_these(key: str, device: str | None, dtype: str | None) -> bool:
-    """Return whether a key that names a device or a dtype itself, as ``rules/cuda/bf16/*`` does, names these."""
-    _, own_device, own_dtype, *_ = (*key.split("/", 3), "*", "*", "*")
-    return (device is None or "*" in own_device or own_device == device) and (
-        dtype is None or own_dtype not in PRECISIONS or own_dtype == dtype
+def _may_match(key: str, device: str | None, dtype: str | None) -> bool:
+    """Return whether the device and dtype in ``key``, such as ``rules/cuda/bf16/*``, match these; None means any."""
+    _, key_device, key_dtype, *_ = (*key.split("/", 3), "*", "*", "*")
+    return (device is None or "*" in key_device or key_device == device) and (
+        dtype is None or key_dtype not in PRECISIONS or key_dtype == dtype
     )
 
 
 @functools.cache
 def key_pattern(key: str) -> re.Pattern[str]:
-    """Return the pattern of ``key``: ``*`` matches anything, and brackets, which ids of tests have, are literal."""
+    """Compile a key to a pattern. ``*`` matches anything; unlike in fnmatch, the brackets of test ids are literal."""
     return re.compile(".*".join(re.escape(part) for part in key.split("*")))
 
 
 def read_known(path: Path) -> tuple[Known, ...]:
-    """Read the faults in the TOML file ``path``. Raises ValueError in one line with the error and its place."""
+    """Read the faults in the TOML file ``path``. Raises ValueError with a message of one line that names the row."""
     tables = enumerate(_tables(path), start=1)
     rows = [_known(table, f"{path}: [[known]] number {number}") for number, table in tables]
     names = [row.name for row in rows]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise ValueError(f"{path}: the key {twice!r} stands there twice")
+    duplicate = next((name for name in names if names.count(name) > 1), None)
+    if duplicate is not None:
+        raise ValueError(f"{path}: the key {duplicate!r} stands there twice")
     return tuple(rows)
 
 
 def _tables(path: Path) -> list[dict[str, object]]:
+    """Return the tables ``[[known]]`` of a file; raises ValueError if it contains anything else."""
     try:
         data = toml.loads(content(path))
     except RecordError as error:
@@ -138,6 +143,7 @@ def _tables(path: Path) -> list[dict[str, object]]:
 
 
 def _known(table: Mapping[str, object], place: str) -> Known:
+    """Return the row of a TOML table; ``place`` names it in the message of a ValueError."""
     texts: dict[str, str] = {}
     lists: dict[str, tuple[str, ...]] = {}
     for column in (*REQUIRED, *table):
@@ -160,13 +166,13 @@ def _known(table: Mapping[str, object], place: str) -> Known:
 
 
 def _list(column: str, value: object, place: str) -> tuple[str, ...]:
-    """Return the names in a list, or the single one of a text."""
+    """Return the names in a column with a list; a string is a single name."""
     names = [value] if isinstance(value, str) else value
     if not isinstance(names, list) or not names or not all(isinstance(name, str) and name.strip() for name in names):
         raise ValueError(f"{place}: {column} is {value!r}; expected a list of names")
-    valid, expected = _NAMES.get(column, (bool, ""))
+    is_valid, expected = _NAMES.get(column, (bool, ""))
     for name in names:
-        if not valid(name):
+        if not is_valid(name):
             raise ValueError(f"{place}: {column} names {name!r}; expected {expected}")
     return tuple(names)
 
@@ -180,7 +186,7 @@ def _is_exception(name: str) -> bool:
     )
 
 
-#: Whether a name is valid in a column with a list, and the expected ones.
+#: Column with a list -> test of a name, and the expected names for a message.
 _NAMES: Mapping[str, tuple[Callable[[str], bool], str]] = {
     "devices": (lambda name: _DEVICE.fullmatch(name) is not None, "devices as in keys: cpu, cuda, fake-cuda, …"),
     "dtypes": (PRECISIONS.__contains__, ", ".join(PRECISIONS)),
@@ -189,7 +195,7 @@ _NAMES: Mapping[str, tuple[Callable[[str], bool], str]] = {
 
 
 def _expect_releases(texts: Mapping[str, str], place: str) -> None:
-    """Raise ValueError if since or until is not a release, or since the later of the two."""
+    """Raise ValueError if ``since`` or ``until`` is not a release, or if ``since`` is later than ``until``."""
     bounds = [texts[name] for name in _BOUNDS if name in texts]
     try:
         releases = [release_of(bound) for bound in bounds]

@@ -1,11 +1,13 @@
 """Record the random numbers of a training step, and replay them in the steps that it is compared with.
 
-A CUDA kernel draws vectors whose width depends on the dtype and the shape, so the same seed gives different random
-numbers in float64, float32, bf16 and fp16 (aten/src/ATen/native/cuda/Dropout.cu, DistributionTemplates.h). A comparison
-of two steps measures rounding only if both use the same random numbers: those of the step in mixed precision.
+A CUDA kernel draws random numbers in vectors whose width depends on the dtype and the shape, so the same seed gives
+different numbers in float64, float32, bf16 and fp16 (aten/src/ATen/native/cuda/Dropout.cu, DistributionTemplates.h).
+Two steps differ by rounding errors alone only if both use the same random numbers: those of the step in mixed
+precision.
 
-A recorded draw is looked up by the state of the generators before it, and its replay sets them to the state after it.
-Recomputation by a checkpoint, and code inside ``torch.random.fork_rng``, therefore get the numbers drawn originally.
+A draw is recorded under the generator states before its call, and its replay sets the generators to the states after
+it. Code that restores an earlier generator state, such as activation checkpointing and ``torch.random.fork_rng``,
+therefore gets the numbers that were recorded for that state.
 """
 
 from __future__ import annotations
@@ -19,10 +21,10 @@ import torch
 
 from pytest_amp import torch_private
 
-#: Key of a draw: the signature of the call and the states of its generators.
+#: Key of a draw: its operator, the shapes and integers of its arguments, and the states of its generators.
 _Key: TypeAlias = tuple[object, ...]
 
-#: Operators that return no mask, and their argument for the dropout probability: they draw only if it is not zero.
+#: Operators with fused dropout, which return no mask -> argument with its probability; they draw unless it is zero.
 MASKLESS = {
     "aten::_scaled_dot_product_flash_attention_for_cpu": "dropout_p",
     "aten::_scaled_dot_product_flash_attention": "dropout_p",
@@ -39,12 +41,12 @@ MASKLESS = {
     "aten::miopen_rnn": "dropout",
 }
 _RECURRENT = frozenset({"aten::_cudnn_rnn", "aten::miopen_rnn"})
-#: Operators that select or prepare a kernel; they return no random numbers.
+#: Operators tagged as random that return no random numbers: they select a kernel, or prepare cuDNN's dropout.
 _SILENT = frozenset({"aten::_fused_sdp_choice", "aten::_cudnn_init_dropout_state"})
 
 
 def draws(call: torch_private.Dispatched) -> bool:
-    """Return whether the result of a call depends on torch's generators."""
+    """Return whether the result of a call depends on random numbers of torch's generators."""
     name = call.overload.name()
     if not torch_private.is_random(call.overload) or name in _SILENT:
         return False
@@ -56,20 +58,21 @@ def draws(call: torch_private.Dispatched) -> bool:
 
 
 def _arguments(call: torch_private.Dispatched) -> dict[str, Any]:
+    """Return the arguments of a call by name, including defaults."""
     names = torch_private.arguments_of(call.overload)
     return {**torch_private.defaults_of(call.overload), **dict(zip(names, call.args, strict=False)), **call.kwargs}
 
 
 class NotReplayed(UserWarning):
-    """Warning that a model's random numbers cannot be replayed: its values are not compared with float64."""
+    """Warning that a model draws random numbers that cannot be replayed, so it is not compared with float64."""
 
 
 @dataclass(frozen=True)
 class Draw:
-    """Random numbers of one call, and the states of its generators after it.
+    """Random numbers of one call.
 
-    ``values`` are the random tensors of the call: its mask or noise if it has one, else its results. ``dtype`` is the
-    dtype of its first result.
+    ``values`` are its mask or noise if the operator returns one, else its results. ``after`` are the states of its
+    generators after the call. ``dtype`` is the dtype of its first result.
     """
 
     values: tuple[torch.Tensor, ...]
@@ -87,11 +90,11 @@ def _is_same(draw: Draw, other: Draw) -> bool:
 class Draws:
     """Draws of one step of a case.
 
-    ``apart`` are the operators without a mask that ``scope`` replaces in every step of the case. ``not_replayed`` are
-    the remaining operators without a mask, whose random numbers cannot be replayed. ``unknown`` are operators that draw
-    in a later step but not in the recorded one. ``end`` are the states of the default generators after the recorded
-    step, by device type; ``ended_elsewhere`` is whether a step without a recorder left them in a different state.
-    ``problem`` is the error that prevented the recording.
+    ``apart`` are the operators with fused dropout (MASKLESS) that ``scope`` disables in every step of the case.
+    ``not_replayed`` are those that run although they cannot be replayed. ``unknown`` are operators that draw in a later
+    step, but have no recorded draw. ``end`` are the states of the default generators after the recorded step, by device
+    type. ``ended_elsewhere`` is whether the same step left them in different states when it ran without the recorder:
+    it then draws numbers that the recorder does not see. ``problem`` is the error that prevented the recording.
     """
 
     apart: frozenset[str] = frozenset()
@@ -104,15 +107,15 @@ class Draws:
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[None]:
-        """Record each draw inside the block."""
+        """Record each draw inside the block, except those of operators in MASKLESS."""
         with torch_private.each_call(self._recorded):
             yield
 
     @contextlib.contextmanager
     def scope(self) -> Iterator[None]:
-        """Replace operators that draw without a mask by operators that return one, so that they can be replayed.
+        """Disable the fused kernels of the operators in ``apart``: the remaining ones return a mask to replay.
 
-        If the case uses dropout in them, attention runs by its formula, and recurrent layers run without cuDNN.
+        Attention then uses the math backend of SDPA, and recurrent layers run without cuDNN.
         """
         from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -125,7 +128,7 @@ class Draws:
 
     @contextlib.contextmanager
     def replaying(self) -> Iterator[None]:
-        """Replay the recorded numbers of each draw inside the block, in the draw's dtype."""
+        """Replace the random numbers of each draw inside the block by the recorded ones, in the dtype of the call."""
         if not self.recorded:
             yield
             return
@@ -137,10 +140,10 @@ class Draws:
         if self.not_replayed or other.not_replayed or [*self.recorded] != [*other.recorded]:
             return False
         pairs = zip(self.recorded.values(), other.recorded.values(), strict=True)
-        return all(_is_same(draw, same) for draw, same in pairs)
+        return all(_is_same(draw, other_draw) for draw, other_draw in pairs)
 
     def find(self, call: torch_private.Dispatched) -> Draw | None:
-        """Return the recorded draw of a call, and advance its generators; remember a call that has no recorded draw."""
+        """Return the recorded draw of a call and advance its generators; add a call without one to ``unknown``."""
         if not self.recorded or not draws(call):
             return None
         generators = _generators(call)
@@ -163,28 +166,29 @@ class Draws:
         noise = _unrounded_noise(call)
         result = call()
         draw = _draw(call, result)
-        if noise is not None and _has_drawn(draw.values[0], noise):
+        if noise is not None and _equals_rounded(draw.values[0], noise):
             draw = replace(draw, values=(noise,))
         self.recorded[key] = draw
         return result
 
     def _replayed(self, overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         call = torch_private.Dispatched(overload, args, kwargs)
-        states = [generator.get() for generator in _generators(call)] if draws(call) else []
+        states_before = [generator.get() for generator in _generators(call)] if draws(call) else []
         draw = self.find(call)
         if draw is None:
             return call()
-        after = [generator.get() for generator in _generators(call)]
-        for generator, state in zip(_generators(call), states, strict=True):
+        states_after = [generator.get() for generator in _generators(call)]
+        for generator, state in zip(_generators(call), states_before, strict=True):
             generator.set(state)
         inputs = [arg.clone() if isinstance(arg, torch.Tensor) else arg for arg in args] if is_computed(call) else []
         result = call()
-        for generator, state in zip(_generators(call), after, strict=True):
+        for generator, state in zip(_generators(call), states_after, strict=True):
             generator.set(state)
         targets = _drawn(call, result)
         first = torch_private.flat(result)[0][0]
-        if first.dtype == draw.dtype and all(map(_has_drawn, targets, draw.values)):
-            return result  # bitwise equal to the kernel's own result
+        if first.dtype == draw.dtype and all(map(_equals_rounded, targets, draw.values)):
+            # The call drew the recorded numbers itself. ``dependent`` might round differently from its kernel.
+            return result
         for target, value in zip(targets, draw.values, strict=True):
             target.copy_(value)
         if inputs:
@@ -196,23 +200,23 @@ class Draws:
         self.end = _states(device)
 
     def compare_end(self, device: torch.device) -> None:
-        """Set ``ended_elsewhere`` if a step without a recorder left the default generators in different states."""
+        """Set ``ended_elsewhere`` if a step without the recorder left the default generators in different states."""
         self.ended_elsewhere |= bool(self.end) and _states(device) != self.end
 
     @property
     def matter(self) -> bool:
-        """Return whether the case draws any random numbers, recorded or not."""
+        """Return whether the case draws random numbers, whether or not they were recorded."""
         return bool(self.recorded or self.not_replayed or self.apart or self.problem)
 
     def notes(self) -> tuple[str, ...]:
-        """Return a trace's notes on the random numbers of a case."""
+        """Return the notes of a trace: disabled fused kernels, and operators that are not replayed."""
         operators = ", ".join(sorted(self.apart - self.not_replayed))
         apart = f"{operators}: computed without its fused kernel, which returns no mask of what it drops"
         return (*([apart] if operators else []), *(f"not replayed: {name}" for name in sorted(self.not_replayed)))
 
     @property
     def explanation(self) -> str | None:
-        """Text for a failure about the random numbers that differ between steps; None if all of them are replayed."""
+        """Reason why random numbers differ between steps, for the message of a failure; None if all are replayed."""
         if self.not_replayed:
             return f"{', '.join(sorted(self.not_replayed))} draws random numbers that another step cannot be given"
         if self.problem:
@@ -225,7 +229,7 @@ class Draws:
 
 
 def draw_of(call: torch_private.Dispatched) -> Draw:
-    """Make a call, and return its draw."""
+    """Run a call, and return the random numbers that it drew."""
     return _draw(call, call())
 
 
@@ -235,14 +239,16 @@ def _draw(call: torch_private.Dispatched, result: Any) -> Draw:
     return Draw(values, after, torch_private.flat(result)[0][0].dtype)
 
 
-def _has_drawn(target: torch.Tensor, value: torch.Tensor) -> bool:
-    return torch.equal(target, value.to(target.dtype))
+def _equals_rounded(tensor: torch.Tensor, value: torch.Tensor) -> bool:
+    """Return whether ``tensor`` is bitwise ``value`` rounded to its dtype."""
+    return torch.equal(tensor, value.to(tensor.dtype))
 
 
 def _unrounded_noise(call: torch_private.Dispatched) -> torch.Tensor | None:
     """Return the noise that ``rrelu`` draws for a float32 input; None for other operators.
 
-    On a CPU the kernel multiplies by float32 noise, but returns rounded noise: aten/src/ATen/native/Activation.cpp.
+    The CPU kernel multiplies by float32 noise, but returns it rounded to the dtype of the input:
+    aten/src/ATen/native/Activation.cpp.
     """
     if not call.overload.name().startswith("aten::rrelu_with_noise"):
         return None
@@ -257,7 +263,7 @@ def _unrounded_noise(call: torch_private.Dispatched) -> torch.Tensor | None:
 
 
 def _drawn(call: torch_private.Dispatched, result: Any) -> list[torch.Tensor]:
-    """Return the tensors of a call that contain its random numbers, without results that are computed from them."""
+    """Return the tensors that contain the random numbers of a call: written arguments, the mask, or the results."""
     written = written_by(call)
     results = [value for value in torch_private.flat(result)[0] if isinstance(value, torch.Tensor)]
     return written or (results[1:] if is_computed(call) else results)
@@ -271,7 +277,7 @@ def written_by(call: torch_private.Dispatched) -> list[torch.Tensor]:
     return [arguments[name] for name in torch_private.written_arguments(call.overload)]
 
 
-#: Leaky ReLUs that write their noise to an argument.
+#: Randomized leaky ReLU (rrelu), which writes its noise to an argument.
 _LEAKY = frozenset({"aten::rrelu_with_noise", "aten::rrelu_with_noise_"})
 
 
@@ -282,21 +288,22 @@ def is_computed(call: torch_private.Dispatched) -> bool:
 
 
 def dependent(call: torch_private.Dispatched, draw: Draw, inputs: Sequence[Any]) -> torch.Tensor:
-    """Compute the first result of dropout or of a random leaky ReLU from its ``inputs`` and recorded numbers.
+    """Recompute the first result of dropout or of rrelu from ``inputs`` and the recorded mask or noise.
 
-    Dropout multiplies by 1 / (1 - p) with a float32 p on CUDA: fused_dropout_kernel in
-    aten/src/ATen/native/cuda/Dropout.cu; masked_scale_kernel there, the gradient of dropout, does the same
-    arithmetic. On a CPU it rounds once: native_dropout_cpu in aten/src/ATen/native/Dropout.cpp. A leaky ReLU
-    multiplies by its noise: aten/src/ATen/native/Activation.cpp.
+    On CUDA dropout multiplies by 1 / (1 - p), with 1 - p in float32 (fused_dropout_kernel in
+    aten/src/ATen/native/cuda/Dropout.cu). Its backward kernel (masked_scale_kernel in that file) does the same
+    arithmetic, and takes the mask as an argument, so it is called here. On a CPU dropout rounds once:
+    native_dropout_cpu in aten/src/ATen/native/Dropout.cpp. rrelu multiplies by its noise:
+    aten/src/ATen/native/Activation.cpp.
     """
     if call.overload.name().startswith("aten::rrelu_with_noise"):
         return (inputs[0] * draw.values[0]).to(inputs[0].dtype)  # type: ignore[no-any-return]
-    x, share, mask = inputs[0], float(inputs[1]), draw.values[0]
-    if share >= 1:
+    x, probability, mask = inputs[0], float(inputs[1]), draw.values[0]
+    if probability >= 1:
         return torch.zeros_like(x)
     if x.device.type == "cpu" or x.dtype == torch.float64:
-        return x.mul(mask).mul_(1 / (1 - share))  # type: ignore[no-any-return]
-    scale = float(torch.tensor(1 - share, dtype=torch.float32))
+        return x.mul(mask).mul_(1 / (1 - probability))  # type: ignore[no-any-return]
+    scale = float(torch.tensor(1 - probability, dtype=torch.float32))
     scaled: torch.Tensor = torch.ops.aten.native_dropout_backward(x, mask, 1 / scale)
     return scaled
 
@@ -310,28 +317,30 @@ class _Generator:
 
 
 def _generators(call: torch_private.Dispatched) -> list[_Generator]:
-    """Return the generators of a call: the one among its arguments, or the defaults of the CPU and of its device."""
+    """Return the generator among the arguments of a call, else the default generators of the CPU and of its device."""
     leaves = call.flat[0]
     generators = [leaf for leaf in leaves if isinstance(leaf, torch.Generator)]
     if generators:
         return [_Generator(generators[0].get_state, generators[0].set_state)]
-    places = [leaf.device for leaf in leaves if isinstance(leaf, torch.Tensor)]
-    places += [torch.device(leaf) for leaf in leaves if isinstance(leaf, torch.device)]
-    return _defaults(next((place for place in places if place.type != "cpu"), torch.device("cpu")))
+    devices = [leaf.device for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    devices += [torch.device(leaf) for leaf in leaves if isinstance(leaf, torch.device)]
+    return _defaults(next((device for device in devices if device.type != "cpu"), torch.device("cpu")))
 
 
 def _defaults(device: torch.device) -> list[_Generator]:
+    """Return the default generators of the CPU and, for an accelerator, of ``device``."""
     generators = [_Generator(torch.get_rng_state, torch.set_rng_state)]
     if device.type not in ("cpu", "meta"):
         module: Any = torch.get_device_module(device)
-        place = device if device.index is not None else torch.device(device.type, module.current_device())
+        indexed = device if device.index is not None else torch.device(device.type, module.current_device())
         generators.append(
-            _Generator(lambda: module.get_rng_state(place), lambda state: module.set_rng_state(state, place))
+            _Generator(lambda: module.get_rng_state(indexed), lambda state: module.set_rng_state(state, indexed))
         )
     return generators
 
 
 def _states(device: torch.device) -> dict[str, bytes]:
+    """Return the states of the default generators by device type."""
     names = ("cpu", device.type)
     return {name: _bytes(generator.get()) for name, generator in zip(names, _defaults(device), strict=False)}
 
@@ -341,11 +350,11 @@ def _bytes(state: torch.Tensor) -> bytes:
 
 
 def _key(call: torch_private.Dispatched, generators: list[_Generator]) -> _Key:
-    """Return the key of a draw, which does not depend on dtypes or dropout probabilities."""
+    """Return the key of a draw. It contains neither dtypes nor floats, such as a dropout probability."""
     leaves = call.flat[0]
-    shape = tuple(
+    shapes_and_integers = tuple(
         tuple(leaf.shape) if isinstance(leaf, torch.Tensor) else leaf
         for leaf in leaves
         if isinstance(leaf, (torch.Tensor, int)) and not isinstance(leaf, bool)
     )
-    return call.overload.name(), shape, *(_bytes(generator.get()) for generator in generators)
+    return call.overload.name(), shapes_and_integers, *(_bytes(generator.get()) for generator in generators)

@@ -1,7 +1,8 @@
-"""Checks of operators in this process, or in a child process that an operator may crash.
+"""Sweep over the operators of a device: each one is examined in this process, or in a child process.
 
-On an accelerator one faulty kernel makes the whole process unusable. Operators are therefore examined in a child
-process, which is restarted after a crash: a crash costs one operator, which is named.
+A kernel that fails on an accelerator makes the device unusable for its process. The operators of an accelerator are
+therefore examined in a child process, which is replaced after a crash: only the operator that crashed, which the error
+names, has no result.
 """
 
 from __future__ import annotations
@@ -19,25 +20,26 @@ if TYPE_CHECKING:
 
 __all__ = ["ChildSweep", "ExaminationFailed", "InProcessSweep", "Sweep", "answer", "open_sweep"]
 
-#: The function that a child calls to examine an operator.
+#: Function that the child process calls for each request, as ``module:function``.
 EXAMINER = "pytest_amp.rules.sweep:answer"
 
 
 class Sweep(Protocol):
-    """Protocol of an examination of operators on one device."""
+    """Interface for examining operators on one device, one call per operator."""
 
     def examine(self, check: str, overload: str, dtype: torch.dtype) -> dict[str, Any]:
         """Return the result of ``pytest_amp.rules.checks.examine``; raises ExaminationFailed."""
 
     def close(self) -> None:
-        """End the sweep; raises ExaminationFailed if its process does not end with status 0."""
+        """End the sweep; raises ExaminationFailed if its child process does not exit with status 0."""
 
 
 def open_sweep(device: Device, *, modules: Sequence[str] = (), path: Sequence[str] = ()) -> Sweep:
-    """Open a sweep on ``device``: in this process, or for an accelerator in a child process.
+    """Return a sweep that examines operators on ``device``: for an accelerator in a child process, else in this one.
 
-    The child has ``path`` as its module search path and imports ``modules`` before torch. A device that a hook created
-    exists in this process only.
+    The child uses ``path`` as its module search path, imports ``modules`` before torch, and creates the device from its
+    name. An accelerator that cannot be created from its name, because its class is a plugin's, is examined in this
+    process.
     """
     if device.kind is DeviceKind.ACCELERATOR and type(device) is type(find_device(device.name)):
         return ChildSweep(device.name, modules=modules, path=path)
@@ -45,10 +47,10 @@ def open_sweep(device: Device, *, modules: Sequence[str] = (), path: Sequence[st
 
 
 class InProcessSweep:
-    """Examination of operators in this process."""
+    """Sweep that examines operators in this process."""
 
     def __init__(self, device: Device) -> None:
-        """Use ``device``, a CPU or a fake device."""
+        """Store the ``device``: a CPU, a fake device, or an accelerator of a plugin's class."""
         self._device = device
 
     def examine(self, check: str, overload: str, dtype: torch.dtype) -> dict[str, Any]:
@@ -59,11 +61,11 @@ class InProcessSweep:
             raise ExaminationFailed(f"{overload}: {error}") from None
 
     def close(self) -> None:
-        """Do nothing: there is no process to end."""
+        """Do nothing: there is no child process to end."""
 
 
 class ChildSweep:
-    """Examination of operators in a child process, which is replaced if it dies."""
+    """Sweep that examines operators in a child process, and replaces the process if it dies."""
 
     def __init__(
         self,
@@ -74,27 +76,27 @@ class ChildSweep:
         examiner: str = EXAMINER,
         timeout: float = 300.0,
     ) -> None:
-        """Use the device with the name ``device``; ``examiner`` is a ``module:function`` in place of ``answer``.
+        """Configure a child process that examines operators on the device named ``device``.
 
-        Examining one operator may take ``timeout`` seconds.
+        ``examiner`` is the function that the child calls, as ``module:function``, with the signature of ``answer``.
+        ``timeout`` is the time limit of one operator in seconds.
         """
         self._device = device
         self.process = Isolated(examiner, modules=modules, path=path, timeout=timeout)
 
     def examine(self, check: str, overload: str, dtype: torch.dtype) -> dict[str, Any]:
-        """Examine an operator in the child; a child that dies, or whose device no longer answers, is replaced."""
-        name = dtype_name(dtype)
-        request = {"device": self._device, "check": check, "overload": overload, "dtype": name}
-        value: dict[str, Any] = self.process.ask(request, overload)
-        return value
+        """Examine an operator in the child process, which is replaced if it dies or can no longer use its device."""
+        request = {"device": self._device, "check": check, "overload": overload, "dtype": dtype_name(dtype)}
+        result: dict[str, Any] = self.process.ask(request, overload)
+        return result
 
     def close(self) -> None:
-        """End the child; raises ExaminationFailed if it does not end with status 0."""
+        """End the child process; raises ExaminationFailed if it does not exit with status 0."""
         self.process.close()
 
 
 def answer(request: Mapping[str, str], device: Device) -> dict[str, Any]:
-    """Answer a request of ChildSweep in the child."""
+    """Examine the operator that a request of ChildSweep names; runs in the child process."""
     import torch
 
     return checks.examine(request["check"], request["overload"], device, getattr(torch, request["dtype"]))

@@ -1,4 +1,4 @@
-"""Controller of pytest-xdist: check options before workers start, assign GPUs, receive data, and count reports."""
+"""Process that collects results (pytest-xdist's controller, if any): check options, assign GPUs, count reports."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
 #: Exit status of a process that was killed (by signal 9).
 KILLED = -9
-#: Number of ``-v`` from which every failure is shown in full.
+#: Verbosity (number of ``-v``) at which every failure is shown in full.
 WHOLE = 2
 
 
 def check_before_start(options: AmpConfig, config: pytest.Config) -> None:
-    """Raise UsageError for options that cannot work with these workers, and for a missing device.
+    """Raise UsageError if an option conflicts with the number of workers, or if a requested device is missing.
 
-    A child process probes the devices, because the controller does not import torch. Without pytest-xdist nothing is
-    checked here: the devices are probed when the first amp test is collected.
+    A child process probes the devices, because the controller does not import torch. Without pytest-xdist this function
+    does nothing: the devices are probed when the first amp test is collected.
     """
     if not workers.is_controller(config):
         return
@@ -61,7 +61,7 @@ def _probe_named(options: AmpConfig, config: pytest.Config) -> None:
 
 
 def pin_workers(specs: Sequence[Any]) -> None:
-    """Set the GPU of each worker in its environment. ``specs`` are the execnet specs of the workers, in order."""
+    """Restrict each worker to one GPU by its environment. ``specs`` are the execnet specs of the workers, in order."""
     visible = workers.visible_gpus()
     if not visible:
         return
@@ -71,7 +71,7 @@ def pin_workers(specs: Sequence[Any]) -> None:
 
 
 def take_in(node: Any, error: object) -> None:  # pytest-xdist has no public type for it
-    """Merge a worker's data into the controller's session; a worker that died has not sent any."""
+    """Merge the data of a worker into the controller's session. A worker that died sent no data: add a problem."""
     session: AmpSession = node.config.stash[KEY]
     data = getattr(node, "workeroutput", {}).get("amp")
     if data is not None:
@@ -82,12 +82,12 @@ def take_in(node: Any, error: object) -> None:  # pytest-xdist has no public typ
 
 
 def check_exits(nodes: Sequence[Any], ended_by: int | None, messages: Messages) -> None:
-    """Note a problem for each worker of ``nodes`` that reported all its tests and then died.
+    """Add a problem for each worker of ``nodes`` that reported all its tests and then exited with an error.
 
     execnet has no public API for a worker's exit status; if the private attribute is missing, nothing is reported.
-    pytest-xdist kills a worker that does not exit in time, which on a busy machine indicates no defect: that is a note
-    instead of a problem. The signal ``ended_by`` that ended the run may have been sent to the whole process group, so
-    workers that it ended are not reported.
+    pytest-xdist kills a worker that does not exit in time. On a busy machine that is no defect, so it is a note, not a
+    problem. ``ended_by`` is the signal that ended the run, if any. It may have been sent to the whole process group:
+    workers that it terminated are not reported.
     """
     for node in nodes:
         status = getattr(getattr(getattr(node.gateway, "_io", None), "popen", None), "returncode", None)
@@ -99,7 +99,7 @@ def check_exits(nodes: Sequence[Any], ended_by: int | None, messages: Messages) 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_setupnodes(config: pytest.Config, specs: Sequence[Any]) -> None:
-    """Give each worker its own GPU, before it imports torch."""
+    """Assign a GPU to each worker before it imports torch, if a CUDA device was requested by name."""
     session = config.stash[KEY]
     if workers.asks_for_cuda(session.options.device):
         pin_workers(specs)
@@ -107,25 +107,28 @@ def pytest_xdist_setupnodes(config: pytest.Config, specs: Sequence[Any]) -> None
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:  # pytest-xdist has no public type for it
-    """Send the number of GPUs of the run to a worker."""
+    """Send a worker the number of GPUs that the run may use."""
     node.workerinput["amp_gpus"] = len(workers.visible_gpus())
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any, error: object) -> None:  # pytest-xdist has no public type for it
-    """Receive a worker's data, or the error with which it ended."""
+    """Receive the data of a worker that ended, or its error."""
     take_in(node, error)
 
 
 class Recorder:
-    """Plugin object with the hooks that do not receive the config; one for each session."""
+    """Plugin with the hooks that need the session but receive no config from pytest; registered once per session."""
 
     def __init__(self, session: AmpSession) -> None:
-        """Store ``session``, which is that of this process."""
+        """Store the session of this process."""
         self._session = session
 
     def _data_of(self, report: pytest.TestReport) -> Mapping[str, object] | None:
-        """Return a report's data of an amp test; for pytest-xdist's report of a dead worker, the test's first data."""
+        """Return the data that this plugin attached to a report; None if the test does not use it.
+
+        pytest-xdist creates the report of a test whose worker crashed, without data: use those of its first report.
+        """
         data: Mapping[str, object] | None = getattr(report, "amp", None)
         if data is None and report.when not in ("setup", "call", "teardown"):
             data = self._session.tally.begun.get(report.nodeid)
@@ -139,13 +142,13 @@ class Recorder:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_make_collect_report(self, collector: pytest.Collector) -> pytest.CollectReport | None:
-        """Skip the remaining collection if a requested device is missing, so that no test can run."""
+        """Collect nothing from the remaining collectors if torch or a requested device is missing: no test can run."""
         if not self._session.targets.refused:
             return None
         return pytest.CollectReport(collector.nodeid, "passed", longrepr=None, result=[])
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Count a report; workers leave this to the controller."""
+        """Count the report of a test and publish its observations; with pytest-xdist, only in the controller."""
         config, messages = self._session.config, self._session.messages
         data = self._data_of(report)
         if data is None or workers.is_worker(config):
@@ -154,7 +157,7 @@ class Recorder:
 
         machine_faults.note_report(report, data, self._session.isolation)
         tally = self._session.tally
-        messages.note(*data.get("notes", ()))  # type: ignore[misc]  # from a report
+        messages.note(*data.get("notes", ()))  # type: ignore[misc]  # values of a report are untyped
         if report.passed and "failed" in data:
             messages.problem(f"{report.nodeid}: a check failed, and the report says that it passed: {data['failed']}")
         self._session.facts.provenance.update(data.get("provenance", {}))  # type: ignore[call-overload]  # as above
@@ -167,7 +170,7 @@ class Recorder:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> Generator[None]:
-        """Shorten failures with the same cause before pytest prints them: only one is shown in full."""
+        """Shorten failures that share a cause before pytest prints them, so that only one is shown in full."""
         session = self._session
         if session.concerned and session.tally.failures and session.config.get_verbosity() < WHOLE:
             from pytest_amp.report.once import shortened
@@ -181,7 +184,7 @@ class Recorder:
 
     @pytest.hookimpl(trylast=True)
     def pytest_runtest_logfinish(self) -> None:
-        """End a worker whose device no longer answers, once the test's report has been sent."""
+        """Exit a worker that can no longer use its device, after the report of the test was sent."""
         if self._session.isolation.poisoned:
             from pytest_amp.run.protection import leave_poisoned_worker
 
@@ -189,7 +192,7 @@ class Recorder:
 
 
 def _publish(observation: Observation, config: pytest.Config, messages: Messages) -> None:
-    """Pass ``observation`` to the hook. If the hook raises, the run continues and fails at its end."""
+    """Call the hook pytest_amp_observation. If an implementation raises, the run continues, and fails at its end."""
     try:
         config.hook.pytest_amp_observation(observation=observation)
     except pytest.exit.Exception:

@@ -1,6 +1,6 @@
-"""State of one run in this process, by part: each function of a run receives the parts that it needs.
+"""State of one test run in this process, split into parts: a function receives only the parts that it needs.
 
-Everything is imported and probed only when it is needed.
+torch is imported, and devices are probed, on first use.
 """
 
 from __future__ import annotations
@@ -27,52 +27,52 @@ if TYPE_CHECKING:
 
 @dataclass
 class Messages:
-    """Messages about the run as a whole, each of them once."""
+    """Messages about the run as a whole, without duplicates."""
 
-    #: Usage errors that are raised at the end of collection.
+    #: Usage errors, which are raised together at the end of collection.
     usage_errors: list[str] = field(default_factory=list)
-    #: Reasons for which the run fails even if every test passes.
+    #: Reasons why the run fails even if every test passes.
     problems: list[str] = field(default_factory=list)
-    #: Notes of the summary, which do not fail the run.
+    #: Lines of the terminal summary, which do not fail the run.
     notes: list[str] = field(default_factory=list)
 
     def usage_error(self, message: str) -> None:
-        """Note a usage error once."""
+        """Add a usage error, unless it is already listed."""
         if message not in self.usage_errors:
             self.usage_errors.append(message)
 
     def problem(self, *messages: str) -> None:
-        """Note reasons for which the run fails, each once."""
+        """Add reasons why the run fails, without duplicates."""
         self.problems += [message for message in dict.fromkeys(messages) if message not in self.problems]
 
     def note(self, *messages: str) -> None:
-        """Note lines of the summary, each once."""
+        """Add lines of the terminal summary, without duplicates."""
         self.notes += [message for message in dict.fromkeys(messages) if message not in self.notes]
 
 
 class RequestedTargets:
-    """Devices and precisions of the run, and whether speed is timed on them."""
+    """Requested devices and precisions, and the mode of speed checks, all resolved on first use."""
 
     def __init__(
         self, options: AmpConfig, config: pytest.Config, messages: Messages, device_types: tuple[str, ...] = ()
     ) -> None:
-        """Store the request; ``device_types`` are the names that the hook pytest_amp_devices yields."""
+        """Store the options; ``device_types`` are the names of the types that the hook pytest_amp_devices adds."""
         self._options, self._config, self._messages = options, config, messages
         self.device_types = device_types
-        #: Whether tests cannot run because a requested device or torch is missing; no further tests are collected.
+        #: True if no test can run, because torch or a requested device is missing; the remaining collection is skipped.
         self.refused = False
-        #: Mode of speed checks and its reason, once it is known; a controller receives it from a worker.
+        #: Mode of speed checks and its reason as a text, None until resolved; a controller receives it from a worker.
         self.speed_reason: str | None = None
         self._wide: dict[tuple[str, str], Target] = {}
 
     def refuse(self, message: str) -> None:
-        """Note that no test can run, as a usage error."""
+        """Add a usage error for which no test can run, and skip the remaining collection."""
         self._messages.usage_error(message)
         self.refused = True
 
     @cached_property
     def low(self) -> tuple[Target, ...]:
-        """Return every requested device and low precision; empty after a usage error."""
+        """Return a target for each requested device and low precision; empty after a usage error."""
         from pytest_amp.run.resolution import Unavailable, resolve_targets
 
         try:
@@ -82,7 +82,7 @@ class RequestedTargets:
             return ()
 
     def wide(self, target: Target, precision: Precision) -> Target:
-        """Return the fp32 or tf32 target of a device, the same object each time, so that fixtures are shared."""
+        """Return the fp32 or tf32 target of a device, cached: pytest shares fixtures between identical parameters."""
         from pytest_amp.run.targets import Target
 
         key = (target.device.key, precision.name)
@@ -90,7 +90,7 @@ class RequestedTargets:
 
     @cached_property
     def torch_problem(self) -> str | None:
-        """Return why torch cannot be imported, in one line; None if it can."""
+        """Return a message of one line if torch cannot be imported, else None."""
         try:
             import torch  # noqa: F401  # tests the import
         except Exception as error:  # noqa: BLE001  # a missing library raises OSError, a partial installation anything
@@ -102,7 +102,7 @@ class RequestedTargets:
 
     @cached_property
     def speed(self) -> Speed:
-        """Return whether speed is timed in this process, with the reason."""
+        """Return the mode of speed checks in this process, with its reason."""
         from pytest_amp.run.resolution import Speed, Unavailable, resolve_speed
 
         try:
@@ -122,11 +122,11 @@ class Selection:
     active: bool = False
     #: Number of tests that this plugin deselected, by reason.
     deselected: Counter[str] = field(default_factory=Counter)
-    #: Number of tests by (target, family, test without parameters), selected or not.
+    #: Number of tests by (target, family, test without parameters), including deselected ones.
     created: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     #: Number of tests selected to run, by (target, family).
     selected: Counter[tuple[str, str]] = field(default_factory=Counter)
-    #: Modules of families that were skipped during their import: family and reason by node id.
+    #: Modules and packages that skipped themselves at import: node id -> (family, reason).
     skipped_modules: dict[str, tuple[str, str]] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, object]:
@@ -135,12 +135,12 @@ class Selection:
             "active": self.active,
             "deselected": dict(self.deselected),
             "created": [[*test, count] for test, count in self.created.items()],
-            "selected": [[*place, count] for place, count in self.selected.items()],
+            "selected": [[*group, count] for group, count in self.selected.items()],
             "skipped_modules": self.skipped_modules,
         }
 
     def merge(self, data: dict[str, Any]) -> None:
-        """Merge the counts of a worker. Every worker collects all tests, so they are equal."""
+        """Merge the counts of a worker: their maximum, not their sum, because every worker collects all tests."""
         self.active = self.active or data["active"]
         self.deselected |= Counter(data["deselected"])
         self.created |= Counter({(target, family, test): count for target, family, test, count in data["created"]})
@@ -150,75 +150,80 @@ class Selection:
 
 @dataclass
 class Collected:
-    """Items of this process between their collection and the first test."""
+    """Test items of this process, from their collection to the first test."""
 
-    #: Amp tests collected, items that anything deselected, and those that this plugin deselected itself.
+    #: Amp tests that were collected.
     items: list[pytest.Item] = field(default_factory=list)
+    #: Items that pytest or any plugin deselected.
     deselected: list[pytest.Item] = field(default_factory=list)
+    #: Items that this plugin deselected.
     dropped: list[pytest.Item] = field(default_factory=list)
-    #: Ids of the amp tests that remain.
+    #: Node ids of the amp tests that remain selected.
     selected: set[str] = field(default_factory=set)
-    #: Paths of families that are kept from being collected, with the problem in a line.
+    #: Folders and files of a family that pytest did not collect: path -> message of one line.
     left_out: dict[Path, str] = field(default_factory=dict)
-    #: Whether collection was completed.
+    #: True once collection has completed.
     ended: bool = False
 
 
 @dataclass
 class Isolation:
-    """Damage that one test may do to others, or to the run after it."""
+    """Effects of one test on later tests and on the run: unreported failures, machine faults, and lost devices."""
 
-    #: Failures that have not reached pytest yet, while tests run in this process.
+    #: Account of failures that were raised and not yet reported; None unless this process is running tests.
     account: Account | None = None
-    #: Device name -> the test after which it no longer answered, and its error.
+    #: Devices that this process can no longer use: name -> (node id of the last test, error).
     poisoned: dict[str, tuple[str, str]] = field(default_factory=dict)
-    #: Faults of the machine by their sentence, and lost devices by name: the message, and the tests that met them.
+    #: Machine faults, such as a full GPU: description -> (message, node ids of the affected tests).
     faults: dict[str, tuple[str, list[str]]] = field(default_factory=dict)
+    #: Lost devices: name -> (message, node ids of the tests after which the loss was detected).
     lost: dict[str, tuple[str, list[str]]] = field(default_factory=dict)
-    #: Workers that ended after their device was lost.
+    #: Ids of workers that exited because their device was lost; their exit is no further problem.
     left: set[str] = field(default_factory=set)
-    #: Whether this worker stays, although its device was lost: a new process could not use it, either.
+    #: True if this worker continues although its device was lost: a new process could not use the device, either.
     stays: bool = False
 
 
 @dataclass
 class Facts:
-    """Facts that values of the run depend on: its provenance."""
+    """Provenance of the run: the versions, devices and settings that its observations depend on."""
 
     provenance: dict[str, Value] = field(default_factory=dict)
-    #: Whether the provenance was sent to the controller with a report.
+    #: True once a test report of this process carries the provenance.
     sent: bool = False
-    #: Provenance of the times with which pytest-benchmark compares this run's.
+    #: Provenance of earlier pytest-benchmark runs with which this run is compared.
     earlier_times: list[dict[str, Any]] = field(default_factory=list)
 
 
 @dataclass
 class Ending:
-    """End of the tests: by a signal, or by the last one."""
+    """State of the shutdown: the signal that ended the run, and whether the tests have ended."""
 
-    #: Signal that ended the run.
+    #: Number of the signal that ended the run, if any.
     signal: int | None = None
-    #: Whether all tests have ended, so that only the verdict and the files remain.
+    #: True once all tests have ended: only the verdict and the files remain to be produced.
     finishing: bool = False
 
 
 @dataclass
 class Conclusion:
-    """Verdict on the run, and what was written."""
+    """Verdict on the run, and the files that were written."""
 
-    #: Exit status, once the run was judged.
+    #: Exit status; None until the run is judged.
     status: int | None = None
-    #: Observations of the baseline whose tests no longer make them, and the record for the requested files.
+    #: Observations of the baseline whose tests passed without making them again.
     gone: list[Observation] = field(default_factory=list)
+    #: Record of this run, from which the requested files are written.
     record: Record | None = None
+    #: Paths of the written files.
     written: list[str] = field(default_factory=list)
-    #: Number of the baseline's observations that --amp-accept changed; None if it changed no file.
+    #: Number of observations that --amp-accept changed in the baseline; None if it did not write one.
     accepted: int | None = None
 
 
 @dataclass(frozen=True)
 class RunContext:
-    """Parts of a run that the checks of a test read."""
+    """Parts of a run that the checks inside a test read."""
 
     options: AmpConfig
     baseline: Baseline | None
@@ -226,15 +231,15 @@ class RunContext:
 
     @property
     def retains_values(self) -> bool:
-        """True if the values of the run are written to a file: a record, or a report in JSON."""
+        """True if the observations are written to a file: a record, or a report in JSON."""
         return self.options.record is not None or any(report.format == "json" for report in self.options.report)
 
 
 class AmpSession:
-    """All parts of a run. Only hooks and what judges the whole run see it; everything else receives single parts."""
+    """All parts of a run. Only hooks and the verdict on the run use it; other functions receive single parts."""
 
     def __init__(self, config: pytest.Config, options: AmpConfig, device_types: tuple[str, ...] = ()) -> None:
-        """Create the parts; ``device_types`` are the names that the hook pytest_amp_devices yields."""
+        """Create the parts; ``device_types`` are the names of the types that the hook pytest_amp_devices adds."""
         self.config = config
         self.options = options
         self.messages = Messages()
@@ -245,19 +250,19 @@ class AmpSession:
         self.facts = Facts()
         self.ending = Ending()
         self.conclusion = Conclusion()
-        #: pytest-xdist's nodes that sent their data at the end.
+        #: Worker nodes of pytest-xdist that sent their data at the end of their session.
         self.finished_nodes: list[Any] = []
 
     @cached_property
     def tally(self) -> Tally:
-        """Return the counts of reports, which the controller keeps under pytest-xdist."""
+        """Return the counts of test reports; with pytest-xdist only the controller fills them."""
         from pytest_amp.run.tally import Tally
 
         return Tally()
 
     @cached_property
     def baseline(self) -> Baseline | None:
-        """Return the record to compare with; it is read and checked before anything runs."""
+        """Return the baseline, if any; it is read before any test runs. Raises UsageError if it is not a record."""
         if self.options.baseline is None or not self.options.baseline.is_file():
             return None
         from pytest_amp.record import Baseline, RecordError, read_record
@@ -267,19 +272,19 @@ class AmpSession:
         except RecordError as error:
             option = self.options.where("amp_baseline")
             raise pytest.UsageError(f"{option}: {error}; expected a file that --amp-record wrote") from None
-        # A ChainMap instead of a copy: devices and revisions are added once tests are collected.
-        fixed: dict[str, Value] = {"seed": self.options.seed, "tolerance_scale": self.options.tolerance_scale}
-        return Baseline(record, ChainMap(fixed, self.facts.provenance))
+        # A ChainMap, not a copy: devices and revisions are added to the provenance later, when tests are collected.
+        settings: dict[str, Value] = {"seed": self.options.seed, "tolerance_scale": self.options.tolerance_scale}
+        return Baseline(record, ChainMap(settings, self.facts.provenance))
 
     @property
     def concerned(self) -> bool:
-        """Return whether there is anything to judge or report: an amp test, a file, or a worker that ended badly."""
-        files = self.options.record is not None or bool(self.options.report)
-        failed = bool(self.messages.problems) or bool(self.finished_nodes and self.messages.usage_errors)
-        return self.selection.active or files or failed
+        """Return whether there is anything to report: an amp test, a requested file, a problem, or a worker's error."""
+        writes_files = self.options.record is not None or bool(self.options.report)
+        has_errors = bool(self.messages.problems) or bool(self.finished_nodes and self.messages.usage_errors)
+        return self.selection.active or writes_files or has_errors
 
     def to_controller(self) -> str:
-        """Return a worker's data that its controller lacks, as JSON."""
+        """Return the state of this worker that its controller merges, as JSON."""
         data = {
             "usage_errors": self.messages.usage_errors,
             "problems": self.messages.problems,
@@ -290,7 +295,7 @@ class AmpSession:
         return json.dumps(data)
 
     def from_worker(self, text: str) -> None:
-        """Merge a worker's data."""
+        """Merge the JSON that ``to_controller`` returned in a worker."""
         data = json.loads(text)
         for message in data["usage_errors"]:
             self.messages.usage_error(message)

@@ -1,8 +1,8 @@
 """Reference model of ``torch.amp.GradScaler``: scale, growth tracker, and the stage of each optimizer.
 
-The model contains no tensors. Gradients are described by their devices, and by whether they are finite; the effect on
-gradients and parameters follows from its results. Each transition names the symbol that it models, in
-torch/amp/grad_scaler.py unless another file is named.
+The model contains no tensors. It describes gradients by their device and by whether they are finite, and predicts the
+scale, found-inf, and whether an optimizer steps; from these follow the values of gradients and parameters. Each
+docstring names the symbol that it models, in torch/amp/grad_scaler.py unless it names another file.
 """
 
 from __future__ import annotations
@@ -16,17 +16,18 @@ from typing import TypeAlias
 
 def float32(value: float) -> float:
     """Return ``value`` rounded to float32, infinite beyond its range: the scale is a float32 tensor."""
-    return _packed("f", value)
+    return _round_trip("f", value)
 
 
 def float16(value: float) -> float:
     """Return ``value`` rounded to float16, infinite beyond its range."""
-    return _packed("e", value)
+    return _round_trip("e", value)
 
 
-def _packed(form: str, value: float) -> float:
+def _round_trip(format_character: str, value: float) -> float:
+    """Pack and unpack ``value`` in a format of ``struct``, which rounds it to nearest, ties to even."""
     try:
-        (rounded,) = struct.unpack(form, struct.pack(form, value))
+        (rounded,) = struct.unpack(format_character, struct.pack(format_character, value))
     except OverflowError:
         return float("inf") if value > 0 else float("-inf")
     assert isinstance(rounded, float)
@@ -42,22 +43,22 @@ class Stage(enum.Enum):
 
 
 class Gradients(enum.Enum):
-    """Gradients of an optimizer: none, all finite, or with an inf or NaN in one of them."""
+    """State of an optimizer's gradients: there are none, all are finite, or at least one contains an inf or NaN."""
 
     NONE = "none"
     FINITE = "finite"
     NON_FINITE = "non-finite"
 
 
-#: Gradients of an optimizer by device; an optimizer with one device needs no device name.
+#: Gradients of an optimizer by device name, or without a name if all its parameters are on one device.
 GradientsByDevice: TypeAlias = Gradients | Mapping[str, Gradients]
 
 
 class Refused(Exception):
-    """Error of a call: the real scaler raises ``kind``, and its message contains ``words``."""
+    """Predicted error of a call: GradScaler raises an exception of type ``kind`` whose message contains ``words``."""
 
     def __init__(self, kind: type[Exception], words: str) -> None:
-        """Keep the exception's type, and the ``words`` that users search for."""
+        """Store the type of torch's exception, and a part of its message."""
         super().__init__(f"{kind.__name__}: {words}")
         self.kind = kind
         self.words = words
@@ -65,11 +66,11 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class UpdateRule:
-    """Rule of when and by how much the scale changes.
+    """Rule by which ``update`` changes the scale and the growth tracker.
 
     The rule is the operator ``_amp_update_scale_``: aten/src/ATen/native/cuda/AmpKernels.cu,
     ``amp_update_scale_cuda_kernel``, and aten/src/ATen/native/cpu/AmpGradScalerKernels.cpp,
-    ``_amp_update_scale_cpu_kernel``. Products are double, the stored scale is float32.
+    ``_amp_update_scale_cpu_kernel``. The product is computed in double precision; the scale is stored as float32.
     """
 
     growth_factor: float = 2.0
@@ -79,9 +80,10 @@ class UpdateRule:
     def after(self, scale: float, tracker: int, *, found_inf: bool) -> tuple[float, int]:
         """Return scale and tracker after one update.
 
-        An inf reduces the scale and resets the tracker. A step without one increments the tracker. If the tracker is
-        then *equal* to the growth interval, it is reset, and the scale grows unless it would become infinite. A tracker
-        that exceeds the interval, because the interval was lowered, therefore never makes the scale grow.
+        An inf reduces the scale and resets the tracker. A step without an inf increments the tracker. If the tracker
+        is then *equal* to the growth interval, it is reset, and the scale grows unless it would become infinite.
+        If the interval was lowered below the tracker, the scale therefore does not grow until an inf resets the
+        tracker.
         """
         if found_inf:
             return float32(scale * self.backoff_factor), 0
@@ -95,18 +97,18 @@ class UpdateRule:
 class OptimizerState:
     """State of one optimizer since the last update (``_refresh_per_optimizer_state``).
 
-    ``found_inf`` has each device on which a gradient was checked, and whether one there was nonfinite.
+    ``found_inf`` maps each device with checked gradients to whether one of them was nonfinite.
     """
 
     stage: Stage = Stage.READY
     found_inf: Mapping[str, bool] = field(default_factory=dict)
 
 
-def _check(gradients: GradientsByDevice) -> dict[str, bool]:
-    """Return the result of ``_unscale_grads_``: each device with gradients, with its own found-inf.
+def _found_inf_by_device(gradients: GradientsByDevice) -> dict[str, bool]:
+    """Return found-inf by device (the result of ``_unscale_grads_``).
 
-    The check is the operator ``_amp_foreach_non_finite_check_and_unscale_``, called once for each device and dtype; a
-    device without gradients has no entry, which later is "No inf checks were recorded".
+    torch calls the operator ``_amp_foreach_non_finite_check_and_unscale_`` once for each device and dtype. A device
+    without gradients has no entry; without any entry ``step`` raises "No inf checks were recorded".
     """
     by_device = {"": gradients} if isinstance(gradients, Gradients) else gradients
     return {device: kind is Gradients.NON_FINITE for device, kind in by_device.items() if kind is not Gradients.NONE}
@@ -116,9 +118,9 @@ def _check(gradients: GradientsByDevice) -> dict[str, bool]:
 class ReferenceScaler:
     """State machine of ``GradScaler``.
 
-    Each method has the name of the method that it models, and raises Refused where that one raises. Optimizers are
-    named by any string. ``scale_now`` and ``tracker`` are Python numbers until the first ``scale``, and float32 and
-    int32 tensors from then on.
+    Each method has the name of the method that it models, and raises Refused when that method raises. Optimizers are
+    identified by strings. In torch, ``scale_now`` and ``tracker`` are Python numbers before the first ``scale``
+    (``initialized`` is False), and a float32 and an int32 tensor after it.
     """
 
     scale_now: float = 2.0**16
@@ -131,7 +133,7 @@ class ReferenceScaler:
     def scale(self) -> float:
         """Return the factor for a loss: 1.0 if disabled (``scale``).
 
-        The first call creates the tensors, and so rounds the scale (``_lazy_init_scale_growth_tracker``).
+        The first call creates torch's float32 tensor, which rounds the scale (``_lazy_init_scale_growth_tracker``).
         """
         if not self.enabled:
             return 1.0
@@ -153,10 +155,10 @@ class ReferenceScaler:
         return dict(self.optimizers.get(optimizer, OptimizerState()).found_inf)
 
     def unscale_(self, optimizer: str, gradients: GradientsByDevice, *, fp16: bool = False) -> None:
-        """Divide the optimizer's gradients by the scale once, and note nonfinite ones (``unscale_``).
+        """Unscale the optimizer's gradients and store found-inf for each device (``unscale_``).
 
-        READY becomes UNSCALED; any other stage is refused. With ``fp16`` one of the gradients is float16, which is
-        refused and leaves the optimizer READY (``_unscale_grads_`` with ``allow_fp16=False``).
+        The stage changes from READY to UNSCALED; in any other stage the call raises. ``fp16`` is whether a gradient is
+        float16: then the call raises, and the stage remains READY (``_unscale_grads_`` with ``allow_fp16=False``).
         """
         if not self.enabled:
             return
@@ -168,7 +170,7 @@ class ReferenceScaler:
             raise Refused(RuntimeError, "unscale_() is being called after step()")
         if fp16:
             raise Refused(ValueError, "Attempting to unscale FP16 gradients.")
-        self.optimizers[optimizer] = OptimizerState(Stage.UNSCALED, _check(gradients))
+        self.optimizers[optimizer] = OptimizerState(Stage.UNSCALED, _found_inf_by_device(gradients))
 
     def step(
         self,
@@ -181,11 +183,11 @@ class ReferenceScaler:
     ) -> bool:
         """Return whether the optimizer steps, after unscaling its gradients if needed (``step``).
 
-        A ``fused`` optimizer (one with ``_step_supports_amp_scaling``) only receives scale and found-inf
-        (``_check_inf_per_device``): it unscales within its kernel, accepts float16 gradients, leaves the gradients of a
-        skipped step scaled, and raises no error without gradients. If there were none at ``unscale_``, but there are
-        some at ``step``, torch raises AttributeError: the sum of no found-infs is the int 0 (torch 2.6 to 2.14; no
-        report found).
+        A ``fused`` optimizer (one with ``_step_supports_amp_scaling``) receives scale and found-inf
+        (``_check_inf_per_device``), and unscales in its kernel. It accepts float16 gradients, leaves the gradients of a
+        skipped step scaled, and raises no error without gradients. If it had no gradients at ``unscale_``, but has some
+        at ``step``, torch raises AttributeError, because its sum of zero found-inf tensors is the int 0 (torch 2.6 to
+        2.14; no upstream issue found).
         """
         if not self.enabled:
             return True
@@ -197,23 +199,23 @@ class ReferenceScaler:
             raise Refused(RuntimeError, "step() has already been called since the last update()")
         if stage is Stage.READY:
             if fused:
-                self.optimizers[optimizer] = OptimizerState(Stage.READY, _check(gradients))
+                self.optimizers[optimizer] = OptimizerState(Stage.READY, _found_inf_by_device(gradients))
             else:
                 self.unscale_(optimizer, gradients, fp16=fp16)
         found_inf = self.optimizers[optimizer].found_inf
         if not found_inf and not fused:
             raise Refused(AssertionError, "No inf checks were recorded for this optimizer")
-        if fused and not found_inf and _check(gradients):
+        if fused and not found_inf and _found_inf_by_device(gradients):
             raise Refused(AttributeError, "'int' object has no attribute 'device'")
         self.optimizers[optimizer] = OptimizerState(Stage.STEPPED, found_inf)
         return not any(found_inf.values())
 
     def update(self, new_scale: float | None = None, *, usable: bool = True) -> None:
-        """Set the scale, to ``new_scale`` or by the rule, and make every optimizer ready again (``update``).
+        """Set the scale to ``new_scale``, or else by the rule, and reset every optimizer to READY (``update``).
 
-        The found-infs of all optimizers and devices count as one. ``usable`` is False for a new scale in a tensor of
-        another device type, of several elements, or one that requires a gradient. torch treats an int as a tensor
-        (torch 2.6 to 2.14; no report found).
+        An inf of any optimizer on any device reduces the scale. ``usable`` is False if ``new_scale`` represents a
+        tensor that torch rejects: one on another device type, with several elements, or with ``requires_grad``. torch
+        uses an int as if it were a tensor, and raises AttributeError (torch 2.6 to 2.14; no upstream issue found).
         """
         if not self.enabled:
             return
@@ -244,7 +246,7 @@ class ReferenceScaler:
         }
 
     def load_state_dict(self, state: dict[str, float | int]) -> None:
-        """Load scale, rule and tracker; the optimizers' stages stay (``load_state_dict``)."""
+        """Load scale, rule and tracker; the optimizers' stages are unchanged (``load_state_dict``)."""
         if not self.enabled:
             return
         if not state:
@@ -261,10 +263,10 @@ class ReferenceScaler:
         return ReferenceScaler(self.scale_now, self.rule, self.tracker, self.enabled)
 
     def _check_initialized(self, method: str) -> None:
-        """Raise as ``_check_scale_growth_tracker`` before the first ``scale``."""
+        """Raise Refused before the first ``scale`` (``_check_scale_growth_tracker``)."""
         if not self.initialized:
             raise Refused(AssertionError, f"Attempted {method} but _scale is None")
 
     def _state_of(self, optimizer: str) -> OptimizerState:
-        """Return the optimizer's stored state, created here even by a refused call (``_per_optimizer_states``)."""
+        """Return the optimizer's state; it is stored even if the call then raises (``_per_optimizer_states``)."""
         return self.optimizers.setdefault(optimizer, OptimizerState())

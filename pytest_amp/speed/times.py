@@ -1,4 +1,4 @@
-"""Comparison of both arms' times with a baseline, in words, and the kernels that took the time."""
+"""Times of a step in float32 and under autocast (the two arms): comparison with a baseline, and slowest kernels."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from pytest_amp.speed.measure import Measured
 from pytest_amp.speed.verdict import Interval
 from pytest_amp.torch_private import PrivateApiGone, kernel_times
 
-#: Kernels of an arm that are recorded, and the length of a name: a line of a message has two of them.
+#: Number of kernels that are recorded for an arm, and maximum length of a kernel's name: a message line has two names.
 KERNELS, LONGEST = 8, 40
 
 
 @dataclass(frozen=True)
 class TimeBefore:
-    """Comparison of a time with a baseline's.
+    """Comparison of a time with the time of the same arm in the baseline.
 
-    ``compared`` is this run's time with its verdict, ``before`` the earlier one, ``terms`` those of the comparison.
-    ``kernels`` are the recorded kernels of the baseline, by arm, and ``cause`` says how the two runs differ.
+    ``compared`` is the observation of this run with its verdict, ``before`` the baseline's observation. ``terms`` say
+    whether the two are comparable, and by which factors the baseline's interval is scaled. ``kernels`` are the
+    baseline's slowest kernels by arm. ``cause`` is the likely cause of a change: a difference between the two runs.
     """
 
     compared: Observation
@@ -32,14 +33,14 @@ class TimeBefore:
     cause: str = ""
 
 
-#: Function that compares a time with the baseline, by its name, interval (seconds), margin and conditions; None if no
-#: baseline has it.
+#: Function of a time's name, interval in seconds, margin and conditions, which compares it with the baseline; it
+#: returns None if there is nothing to compare with.
 CompareTime = Callable[[str, Interval, float, Value], TimeBefore | None]
 
 
 @dataclass(frozen=True)
 class ArmTime:
-    """Time of one arm, ``label`` in messages, and its comparison with a baseline, if there is one."""
+    """Time of one arm, and its comparison with a baseline, if there is one; ``label`` names the arm in messages."""
 
     label: str
     name: str
@@ -48,14 +49,14 @@ class ArmTime:
 
     @property
     def verdict(self) -> Verdict | None:
-        """The verdict of the comparison; None if there is none."""
+        """Verdict of the comparison; None if the time was not compared."""
         if self.compared is None or self.compared.terms.absent:
             return None
         return self.compared.compared.verdict
 
     @property
     def is_slower(self) -> bool:
-        """True if the arm takes longer than in the baseline."""
+        """True if the verdict is that the arm takes longer than in the baseline."""
         return self.verdict is Verdict.REGRESSED
 
     def __str__(self) -> str:
@@ -72,6 +73,7 @@ class ArmTime:
         low, high = self.compared.terms.factors or (1.0, 1.0)
         old = self.compared.before.value
         assert isinstance(old, (int, float))
+        # The factors are the ends of an interval: the message uses their geometric mean.
         change = self.interval.median / (old * (low * high) ** 0.5) - 1
         return f"{100 * abs(change):.2g} % {'longer' if change > 0 else 'less time'}"
 
@@ -79,7 +81,7 @@ class ArmTime:
 def times_of(
     measured: Measured, labels: tuple[str, str], compare: Callable[[str, Interval], TimeBefore | None]
 ) -> tuple[ArmTime, ArmTime]:
-    """Return the times of both arms, float32's first, each compared by ``compare`` (its name, its interval)."""
+    """Return the times of both arms, float32 first, with the comparison that ``compare(name, interval)`` returns."""
     reference, candidate = (
         ArmTime(label, name, interval, compare(name, interval))
         for label, name, interval in zip(labels, TIMES, measured.times, strict=True)
@@ -88,7 +90,7 @@ def times_of(
 
 
 def changes(times: tuple[ArmTime, ArmTime]) -> str:
-    """Return both comparisons in words, the low precision first; "" if neither time is compared."""
+    """Return a message with both comparisons, autocast first; "" unless both times are compared."""
     reference, candidate = times
     if reference.verdict is None or candidate.verdict is None:
         return ""
@@ -98,7 +100,7 @@ def changes(times: tuple[ArmTime, ArmTime]) -> str:
 
 
 def float32_gained(times: tuple[ArmTime, ArmTime]) -> bool:
-    """Return whether float32 became faster on the same card, and autocast takes no longer than before."""
+    """Return whether float32 became faster on the same card, and autocast did not become slower."""
     reference, candidate = times
     if reference.compared is None or candidate.compared is None:
         return False
@@ -119,7 +121,7 @@ def milliseconds(interval: Interval | Observation) -> str:
 
 
 def kernels_of(call: Callable[[], object], device: Device) -> dict[str, float]:
-    """Return the seconds of each kernel of one ``call`` by name; empty where torch's profiler sees none."""
+    """Profile one ``call``: return the seconds of each CUDA kernel by name; empty if torch's profiler sees none."""
     if device.kind is not DeviceKind.ACCELERATOR or device.type != "cuda":
         return {}
     try:
@@ -129,20 +131,21 @@ def kernels_of(call: Callable[[], object], device: Device) -> dict[str, float]:
 
 
 def top_kernels(seconds: dict[str, float]) -> list[Value]:
-    """Return the kernels that took most of the time: short name, seconds, share of the whole."""
-    whole = sum(seconds.values())
+    """Return the slowest kernels, at most KERNELS of them: short name, seconds, fraction of the total time."""
+    total = sum(seconds.values())
     by_name: dict[str, float] = {}
     for name, duration in seconds.items():
         by_name[short_name(name)] = by_name.get(short_name(name), 0.0) + duration
     ordered = sorted(by_name.items(), key=lambda row: (-row[1], row[0]))[:KERNELS]
-    return [[name, float(f"{duration:.4g}"), round(duration / whole, 3)] for name, duration in ordered]
+    return [[name, float(f"{duration:.4g}"), round(duration / total, 3)] for name, duration in ordered]
 
 
 def short_name(name: str) -> str:
-    """Return a kernel's name in at most LONGEST characters.
+    """Shorten the name of a kernel to at most LONGEST characters.
 
-    It consists of the function's name and, for a template, the name of its functor, without namespaces, arguments and
-    types of elements: ``vectorized_elementwise_kernel bfloat16_copy_kernel_cuda``. A longer name loses its middle.
+    The result is the function's name and, for a template, the name of its functor, without namespaces, arguments and
+    element types: ``vectorized_elementwise_kernel bfloat16_copy_kernel_cuda``. If it is still too long, its middle is
+    replaced by ``...``.
     """
     plain = name.removeprefix("void ").replace("(anonymous namespace)::", "")
     function, _, arguments = plain.partition("(")[0].partition("<")
@@ -154,9 +157,10 @@ def short_name(name: str) -> str:
 
 
 def kernels_in_words(before: Value, now: Value) -> str:
-    """Return the kernel whose time changed most, and the largest one; "" without kernels of this run.
+    """Describe the kernel whose time changed most, and the slowest one; "" if this run has no kernels.
 
-    A kernel that is not among the largest of a run takes at most as long as the smallest of these.
+    Only the KERNELS slowest kernels of a run are recorded. A kernel that is missing in one run is assumed to take as
+    long there as the fastest recorded one, its upper bound; if fewer are recorded, it did not run.
     """
     old, new = _seconds_by_name(before), _seconds_by_name(now)
     if not new:
@@ -164,14 +168,14 @@ def kernels_in_words(before: Value, now: Value) -> str:
     largest = max(new, key=new.__getitem__)
     if not old:
         return f"largest: {largest} {_ms(new[largest])} ms; the baseline names no kernels"
-    least = [min(known.values()) if len(known) >= KERNELS else 0.0 for known in (old, new)]
-    changed = max({**new, **old}, key=lambda name: abs(new.get(name, least[1]) - old.get(name, least[0])))
+    old_bound, new_bound = (min(run.values()) if len(run) >= KERNELS else 0.0 for run in (old, new))
+    changed = max({**new, **old}, key=lambda name: abs(new.get(name, new_bound) - old.get(name, old_bound)))
     if changed == largest:
-        return f"largest, and changed most: {_change(largest, old, new)}"
-    return f"changed most: {_change(changed, old, new)}; largest: {_change(largest, old, new)}"
+        return f"largest, and changed most: {_old_and_new(largest, old, new)}"
+    return f"changed most: {_old_and_new(changed, old, new)}; largest: {_old_and_new(largest, old, new)}"
 
 
-def _change(name: str, old: dict[str, float], new: dict[str, float]) -> str:
+def _old_and_new(name: str, old: dict[str, float], new: dict[str, float]) -> str:
     return f"{name} {_ms(old.get(name))} -> {_ms(new.get(name))} ms"
 
 
@@ -180,7 +184,7 @@ def _ms(seconds: float | None) -> str:
 
 
 def _seconds_by_name(kernels: Value) -> dict[str, float]:
-    """Return the seconds of recorded kernels; a record may have anything there."""
+    """Return the seconds of recorded kernels by name; skip malformed rows, since a record may contain any JSON."""
     rows = kernels if isinstance(kernels, list) else []
     pairs = [(row[0], row[1]) for row in rows if isinstance(row, list) and len(row) == 3]
     return {short_name(str(name)): seconds for name, seconds in pairs if isinstance(seconds, float)}

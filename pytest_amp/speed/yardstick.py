@@ -1,7 +1,9 @@
-"""Yardstick of a card: kernels whose time depends on no release of torch, measured beside the work.
+"""Yardstick of a card: reference kernels whose time does not depend on the release of torch.
 
-The kernels are PTX (yardstick.ptx), which the driver alone compiles. A card older than its target, such as V100, and
-one of another vendor has no yardstick: its times are compared on the same card, and nowhere else.
+They are timed in the process that times a step. Their times show whether the card runs at the speed of an earlier run,
+and translate a time to another card. The kernels are PTX (yardstick.ptx), which only the driver compiles. A card older
+than the PTX target, such as a V100, and a card of another vendor have no yardstick: their times are compared on the
+same card only.
 """
 
 from __future__ import annotations
@@ -24,46 +26,47 @@ from pytest_amp.speed.replay import can_replay, replayed
 from pytest_amp.speed.verdict import LOOKS, Interval, interval_of
 from pytest_amp.text.quoted import first_line
 
-#: Size of the products: rounds of eight products a warp, threads in a block, blocks on a multiprocessor. They take
-#: about a millisecond on an H200.
+#: Size of the kernel ``tensor_cores``: rounds of eight matrix products per warp, threads per block, and blocks per
+#: multiprocessor. It takes about a millisecond on an H200.
 ROUNDS, THREADS, BLOCKS = 16384, 256, 2
-#: Bytes that are copied: more than the caches of any card.
+#: Bytes that the kernel ``copy`` copies: more than the caches of any card can contain.
 COPIED = 1 << 27
-#: Launches in a captured graph.
+#: Launches of an empty kernel in the captured graph of ``launch``.
 LAUNCHES = 256
-#: Number of calls in one timing, which then takes about a millisecond, and of timings in a block.
+#: Number of calls per timing, so that a timing takes about a millisecond.
 REPEATS = {"tensor-cores": 1, "copy": 16, "launch": 4, "host-launch": 256}
+#: Number of timings per block, of which the fastest counts.
 TIMINGS = 5
-#: Seconds of products before the measurement: an idle card needs some of them until its clocks have risen.
+#: Seconds of warm-up with ``tensor_cores``: the clocks of an idle card take a while to rise.
 WARM_UP = 0.3
 
-#: Conditions of this process by card: every check has them beside its times, and they are measured once.
+#: Cache by card: conditions, and why there is no yardstick. Every speed check records the conditions with its times.
 _known: dict[str, tuple[Conditions, str]] = {}
 
 
 def conditions_of(device: Device, clock: Clock, *, again: bool = False) -> tuple[Conditions, str]:
-    """Return the conditions of this process's times on ``device``, and why they have no yardstick, else "".
+    """Return the conditions under which times are measured on ``device``, and why they lack a yardstick, else "".
 
-    They are measured once in a process, and then only if ``again``.
+    They are measured once per process, and again if ``again`` is true.
     """
     if device.kind is not DeviceKind.ACCELERATOR or device.type != "cuda":
         return Conditions("", cpu_name()), ""
     card = uuid_of(device)
     if again or card not in _known:
-        lacking, intervals = "", dict[str, Interval]()
+        reason, intervals = "", dict[str, Interval]()
         try:
             intervals = yardstick(device, clock)
-        except RuntimeError as error:  # DriverError, and torch's for a capture that fails
-            lacking = f"no yardstick: {error}; times are compared on the same card only"
+        except RuntimeError as error:  # DriverError, or torch's error of a failed graph capture
+            reason = f"no yardstick: {error}; times are compared on the same card only"
         ends = {name: (interval.low, interval.median, interval.high) for name, interval in intervals.items()}
-        _known[card] = Conditions(card, cpu_name(), ends), lacking
+        _known[card] = Conditions(card, cpu_name(), ends), reason
     return _known[card]
 
 
 def yardstick(device: Device, clock: Clock) -> dict[str, Interval]:
-    """Measure the seconds of each kernel on ``device``, with their intervals; 0.6 seconds on an H200.
+    """Measure the seconds of each reference kernel on ``device``: median and confidence interval.
 
-    Raises DriverError if the device cannot run them.
+    This takes 0.6 seconds on an H200. Raises DriverError if the device cannot run the kernels.
     """
     if not can_replay(device) or torch.version.hip:
         raise DriverError(f"{device.name} is no card of NVIDIA")
@@ -81,13 +84,13 @@ def yardstick(device: Device, clock: Clock) -> dict[str, Interval]:
 
 
 @functools.cache
-def _kernels(index: int) -> Kernels:  # noqa: ARG001  # the context is that of the current device
-    """Return the kernels in the context of the device with this index."""
+def _kernels(index: int) -> Kernels:  # noqa: ARG001  # the key of the cache
+    """Load the kernels in the context of the current device, which has this index; cached by index."""
     return Kernels(resources.files(__package__).joinpath("yardstick.ptx").read_bytes())
 
 
 def _calls(device: Device) -> dict[str, Callable[[], object]]:
-    """Return a call for each yardstick: replays of captured kernels, and one launch by the host."""
+    """Return the function to time for each yardstick: replays of captured graphs, and a kernel launch by the host."""
     try:
         source = torch.zeros(COPIED, dtype=torch.uint8, device=device.torch_device)
         target = torch.empty_like(source)
@@ -95,17 +98,17 @@ def _calls(device: Device) -> dict[str, Callable[[], object]]:
         raise DriverError(f"no memory for the yardstick: {first_line(error)}") from None
     kernels = _kernels(torch.cuda.current_device())
     processors = torch.cuda.get_device_properties(device.torch_device).multi_processor_count
-    to, count = ctypes.c_uint64(target.data_ptr()), ctypes.c_uint32(COPIED // 16)
+    destination, count = ctypes.c_uint64(target.data_ptr()), ctypes.c_uint32(COPIED // 16)
 
     def launch(name: str, *arguments: object, grid: int = 1, block: int = 1) -> None:
         stream = int(torch.cuda.current_stream(device.torch_device).cuda_stream)
         kernels.launch(name, *arguments, stream=stream, grid=grid, block=block)
 
     def multiply() -> None:
-        launch("tensor_cores", to, ctypes.c_uint32(ROUNDS), grid=BLOCKS * processors, block=THREADS)
+        launch("tensor_cores", destination, ctypes.c_uint32(ROUNDS), grid=BLOCKS * processors, block=THREADS)
 
     def copy() -> None:
-        launch("copy", to, ctypes.c_uint64(source.data_ptr()), count, grid=16 * processors, block=THREADS)
+        launch("copy", destination, ctypes.c_uint64(source.data_ptr()), count, grid=16 * processors, block=THREADS)
 
     def launches() -> None:
         for _ in range(LAUNCHES):

@@ -1,4 +1,4 @@
-"""Samples of elementwise operators, of reductions and norms, of softmax and normalization, and of joins."""
+"""Sample arguments of elementwise operators, reductions, norms, softmax, normalization, cat, stack and scatter."""
 
 # ruff: noqa: FBT003  # operators take booleans by position
 from __future__ import annotations
@@ -11,10 +11,13 @@ _of = Sample.of
 
 
 def _batch_norm(v: Values) -> Sample:
-    # Not in training mode, in which the running statistics are results and not arguments.
-    return _of(*(v.normal(4, 3, 5), v.normal(3), v.normal(3), v.normal(3), v.uniform(3)), False, 0.1, 1e-5, False)
+    # In evaluation mode: in training mode the operator updates the running statistics.
+    x, weight, bias = v.normal(4, 3, 5), v.normal(3), v.normal(3)
+    running_mean, running_variance = v.normal(3), v.uniform(3)
+    return _of(x, weight, bias, running_mean, running_variance, False, 0.1, 1e-5, False)
 
 
+#: Builders of samples by operator overload, without the namespace ``aten``.
 ELEMENTWISE: dict[str, Build] = {
     "acos": lambda v: _of(v.uniform(3, 4, low=-0.9)),
     "addcdiv": lambda v: _of(v.normal(3, 4), v.normal(3, 4), v.uniform(3, 4), value=0.7),
@@ -72,11 +75,11 @@ ELEMENTWISE: dict[str, Build] = {
     "native_layer_norm": lambda v: _of(v.normal(3, 8), [8], v.normal(8), v.normal(8), 1e-5),
     "rms_norm": lambda v: _of(v.normal(3, 8), [8], v.normal(8)),
     "softmax.int": lambda v: _of(v.normal(3, 4), 1),
-    # Joins and indexed writes
+    # Concatenation and indexed writes
     "cat": lambda v: [_of([v.normal(2, 3), v.normal(4, 3)]), _of([v.normal(2, 3), v.normal(1, 3), v.normal(4, 3)], 0)],
     "index_copy": lambda v: _of(v.normal(5, 3), 0, v.permutation(5)[:2], v.normal(2, 3)),
     "index_put": lambda v: _of(v.normal(5, 3), [v.permutation(5)[:2]], v.normal(2, 3)),
-    # Each element is written once: colliding updates are added in nondeterministic order on an accelerator.
+    # Indices without duplicates: an accelerator adds values at duplicate indices in nondeterministic order (atomics).
     "scatter_add": lambda v: _of(
         v.normal(4, 3), 0, torch.stack([v.permutation(4)[:2] for _ in range(3)], 1), v.normal(2, 3)
     ),
