@@ -18,7 +18,7 @@ from pytest_amp.record import table
 from tests.forked import run_pytest
 
 #: Seconds that a run of pytest may take.
-TIMEOUT = 120.0
+TIMEOUT = 300.0
 
 ROOT = Path(__file__).resolve().parent.parent
 
