@@ -86,7 +86,7 @@ class OwnPrecision:
             return self._cast(func, args, kwargs, place, module)
         cast = kwargs.get("dtype") if is_factory and name not in _UNWRITTEN else written
         part = self._part(place, module, cast=cast)
-        if part.key in self.left_out and not written:
+        if part.key in self.left_out:
             if is_factory:
                 kwargs = {**kwargs, "dtype": torch.float32}
             elif not _is_in_place(name, kwargs):
@@ -138,7 +138,8 @@ def _narrowed(name: str, args: tuple[Any, ...]) -> torch.dtype | None:
 
 def _is_in_place(name: str, kwargs: dict[str, Any]) -> bool:
     """Return whether a function writes to a tensor, whose dtype is then fixed."""
-    return (name.endswith("_") and not name.endswith("__")) or name.startswith("__i") or "out" in kwargs
+    in_place = (name.endswith("_") and not name.endswith("__")) or name.startswith("__i")
+    return in_place or name in _WRITES or "out" in kwargs
 
 
 def _widened(leaf: Any) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -86,8 +86,9 @@ def predict(case: Case, realised: Realised, device: Device, precision: Precision
     sizes = _sizes(exact)
     noise = _errors(reference, exact, sizes)
     scale = reference.loss_scale
+    by_casts = Prediction(exact, reference, noise, sizes, scale, same_device, region)
     if not _is_followed(device):
-        return Prediction(exact, reference, noise, sizes, scale, same_device, region)
+        return by_casts
     predictor = oracle.Predictor(device.type, rounds=True)
     try:
         predicted = oracle.run_virtual(
@@ -95,17 +96,15 @@ def predict(case: Case, realised: Realised, device: Device, precision: Precision
         ).step
     except oracle.CannotFollow as lost:
         receive(lost)
-        return Prediction(exact, reference, noise, sizes, scale, same_device, region)
+        return by_casts
     if set(_nonfinite(predicted)) - set(_nonfinite(reference)):  # an operator's model is that of another kernel
-        return Prediction(exact, reference, noise, sizes, scale, same_device, region)
+        return by_casts
     program_errors = _errors(predicted, exact, sizes)
     few = {name for name, value in exact.named().items() if value.numel() < tolerance.ENOUGH}
     for name in program_errors.keys() & noise.keys():
         if predictor.unmodelled or name in few:
             program_errors[name] = max(program_errors[name], noise[name])
-    return Prediction(
-        exact, reference, program_errors, sizes, scale, same_device, region, predicted, frozenset(predictor.unmodelled)
-    )
+    return replace(by_casts, noise=program_errors, predicted=predicted, unmodelled=frozenset(predictor.unmodelled))
 
 
 def _is_followed(device: Device) -> bool:

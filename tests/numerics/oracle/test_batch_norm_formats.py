@@ -25,19 +25,19 @@ def values(seed: int, channels: int = 16) -> Tensor:
     return torch.randn(4, channels, 6, 6, generator=torch.Generator().manual_seed(seed))
 
 
+def expect_gradients_of_the_models(x: Tensor, grad: Tensor) -> None:
+    norm = nn.BatchNorm2d(16)
+    x.requires_grad_()
+    calls = observed(lambda: norm(x).backward(grad), x.dtype)
+    assert "aten::native_batch_norm_backward" in {call.operator for call in calls}
+    assert not verdict.faults(calls, x.dtype)
+
+
 @DTYPES
 @pytest.mark.parametrize("pair", [*itertools.product(FORMATS, FORMATS)], ids=" and ".join)
 def test_gradients_in_any_format_follow_their_models(pair: tuple[str, str], dtype: torch.dtype) -> None:
     x, grad = (FORMATS[name](values(seed).to(dtype)) for seed, name in enumerate(pair))
-    x.requires_grad_()
-    norm = nn.BatchNorm2d(16)
-
-    def step() -> None:
-        norm(x).backward(grad)
-
-    calls = observed(step, dtype)
-    assert "aten::native_batch_norm_backward" in {call.operator for call in calls}
-    assert not verdict.faults(calls, dtype)
+    expect_gradients_of_the_models(x, grad)
 
 
 def test_gradient_of_many_biases_is_a_low_sum_for_different_formats() -> None:
@@ -77,12 +77,4 @@ def test_gradients_of_one_pixel_follow_their_models(pair: tuple[str, str], dtype
         )
         for seed, name in enumerate(pair)
     )
-    x.requires_grad_()
-    norm = nn.BatchNorm2d(16)
-
-    def step() -> None:
-        norm(x).backward(grad)
-
-    calls = observed(step, dtype)
-    assert "aten::native_batch_norm_backward" in {call.operator for call in calls}
-    assert not verdict.faults(calls, dtype)
+    expect_gradients_of_the_models(x, grad)
