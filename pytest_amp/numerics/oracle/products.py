@@ -145,7 +145,8 @@ def in_parts(operation: Operation) -> Iterator[list[Any]]:
     """Yield ``aten::mm``, or ``aten::addmm`` with a bias of one dimension, of unaligned matrices with split sums.
 
     Each part is rounded, and once more the sum of the parts; or the running sum is rounded after each part, where one
-    block of the kernel continues from the result that another has stored. Nothing is yielded if
+    block of the kernel continues from the result that another has stored. A running sum starts with the bias: a layer
+    of 12 columns equals it in all elements, and in 0.76 if the bias comes last (H200, torch 2.11). Nothing is yielded if
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction, or that of fp16, is off.
     """
     *added, a, b = operation.args[: 3 if operation.name.startswith("aten::addmm") else 2]
@@ -163,10 +164,10 @@ def in_parts(operation: Operation) -> Iterator[list[Any]]:
     for size in _terms_of_a_part(a.shape[1], a.shape[0] * a.shape[1] * b.shape[1]):
         parts = [x @ y for x, y in zip(torch.split(a, size, 1), torch.split(b, size, 0), strict=True)]
         yield operation.finished([sum(added, torch.stack([operation.low(part, dtype) for part in parts]).sum(0))])
-        running = parts[0]
+        running = sum(added, parts[0])
         for part in parts[1:]:
             running = operation.low(running, dtype) + part
-        yield operation.finished([sum(added, running)])
+        yield operation.finished([running])
 
 
 def _terms_of_a_part(terms: int, products: int) -> list[int]:
