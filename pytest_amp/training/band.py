@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from pytest_amp.scaler import standard_step
 from pytest_amp.training.trajectory import Setup, Trajectory, run
 
 #: Number of companions: perturbed float32 runs. In a window of five steps they give twenty values for the spread.
@@ -21,13 +22,15 @@ class Band:
 
     ``spread`` is the root mean square deviation of the companions' losses from the float32 loss, over all companions
     and a window of five steps. ``half`` is the half width of the band: ``WIDTH`` spreads, and at least two unit
-    roundoffs of the loss in the low dtype. docs/lab/training.md lists the deviations, in spreads, of correct runs and
+    roundoffs of the loss in the low dtype; where the loss has converged, at least ``converged_loss``. ``more`` names
+    companions other than those of ``companions_of``. docs/lab/training.md lists the deviations, in spreads, of correct runs and
     of faults.
     """
 
     losses: tuple[float, ...]
     spread: tuple[float, ...]
     half: tuple[float, ...]
+    more: str = ""
 
     def leaves(self, losses: list[float]) -> int | None:
         """Return the first step at which ``losses`` leaves the band or is nonfinite; None if there is none."""
@@ -67,12 +70,51 @@ def companions_of(setup: Setup, *, redraw: bool = False) -> list[Trajectory]:
     return [run(setup, low=False, companion=index, redraw=redraw) for index in range(COMPANIONS)]
 
 
+def cast_companions_of(setup: Setup) -> list[Trajectory]:
+    """Return companions of ``setup`` whose operators round as well: float32 runs with manual casts.
+
+    Weights and gradients alone understate the rounding of a model that amplifies it in between, as BatchNorm over few
+    values does. Empty if these runs would call GradScaler as the checked one does, in a training step of the user's,
+    and so repeat its faults; and if float32 runs have manual casts anyway.
+    """
+    if setup.manual or (setup.needs_scaler and setup.train is not standard_step):
+        return []
+    return companions_of(replace(setup, manual=True))
+
+
+def widened(band: Band, cast: list[list[float]], *, u: float, scale: float = 1.0) -> Band:
+    """Return ``band``, as wide as that of the companions with manual casts if they spread more; ``cast``: their losses.
+
+    Their spread is that around their own mean. A distance from the float32 run that all have in common is a bias, not
+    rounding: that of a faulty kernel, which manual casts call as well.
+    """
+    means = [sum(losses) / len(cast) for losses in zip(*cast, strict=True)]
+    sample = math.sqrt(len(cast) / (len(cast) - 1))
+    centred = [
+        [loss + sample * (other - mean) for loss, other, mean in zip(band.losses, losses, means, strict=True)]
+        for losses in cast
+    ]
+    wide = make_band(list(band.losses), centred, u=u, scale=scale)
+    pairs = zip((band.spread, band.half), (wide.spread, wide.half), strict=True)
+    spread, half = (tuple(map(max, narrow, other)) for narrow, other in pairs)
+    return Band(band.losses, spread, half, more=", or of runs with manual casts")
+
+
+def converged_loss(losses: list[float], *, u: float) -> float:
+    """Return the loss below which a training has converged: the unit roundoff ``u`` of its first loss.
+
+    Below it the loss and its gradients consist of what rounding has left of a model that knows its batch by heart.
+    """
+    return u * abs(losses[0])
+
+
 def make_band(losses: list[float], perturbed: list[list[float]], *, u: float, scale: float = 1.0) -> Band:
     """Return the band of ``losses``. ``perturbed``: the companions' losses; ``u``: unit roundoff of the low dtype."""
-    spread, half = [], []
+    spread, half, converged = [], [], converged_loss(losses, u=u)
     for index, loss in enumerate(losses):
         window = range(max(0, index - _AROUND), min(len(losses), index + _AROUND + 1))
         squares = [(companion[step] - losses[step]) ** 2 for companion in perturbed for step in window]
         spread.append(math.sqrt(sum(squares) / len(squares)))
-        half.append(scale * max(WIDTH * spread[-1], 2 * u * abs(loss)))
+        least = converged if abs(loss) < converged else 2 * u * abs(loss)
+        half.append(scale * max(WIDTH * spread[-1], least))
     return Band(tuple(losses), tuple(spread), tuple(half))
