@@ -280,8 +280,12 @@ def _written(number: float) -> str:
     return f"{mantissa}e{int(exponent)}" if mark else text
 
 
-def overflows(calls: Sequence[Call], known: Collection[Place]) -> Iterator[Suspect]:
-    """Yield operators that produce infinities from finite values in the dtype of the run."""
+def overflows(calls: Sequence[Call], known: Collection[Place], *, is_finite: bool) -> Iterator[Suspect]:
+    """Yield operators that produce infinities from finite values in the dtype of the run.
+
+    They are errors, but for casts in a finite step: a mask of large values is infinite in the dtype, which is harmless
+    unless a whole row has it.
+    """
     for call in calls:
         if call.backward or call.again or not call.values.infinite or call.values.beyond or call.place in known:
             continue
@@ -294,7 +298,8 @@ def overflows(calls: Sequence[Call], known: Collection[Place]) -> Iterator[Suspe
             f"ends at {torch.finfo(call.dtype or torch.float16).max:.5g}",
             "Compute in float32 (x.float() before it), or with smaller values",
             call.place,
-            severity=Severity.ERROR,
+            severity=Severity.WARNING if call.is_cast and is_finite else Severity.ERROR,
             module=call.module,
             number=call.number,
+            detail="" if is_finite else "the step is not finite",
         )

@@ -81,7 +81,8 @@ def _of_case(record: CaseRecord) -> Iterator[Suspect]:
     yield from _without_losses(arithmetic, losses)
     constants = list(cast_rules.constants(calls, is_finite=record.is_finite))
     yield from constants
-    yield from cast_rules.overflows(calls, [suspect.place for suspect in (*constants, *arithmetic)])
+    known = [suspect.place for suspect in (*constants, *arithmetic)]
+    yield from cast_rules.overflows(calls, known, is_finite=record.is_finite)
     rounded = [*cast_rules.rounded_values(program, calls), *cast_rules.rounded_buffers(calls, places)]
     yield from rounded
     if not record.parameters:

@@ -121,7 +121,7 @@ def _comparisons(
     for name, value in actual.items():
         if name not in prediction.noise or name not in plain or name not in reference:
             continue  # a buffer that the forward pass registers in some steps only
-        if not is_inexact(exact[name]) or not value.isfinite().all():
+        if not value.numel() or not is_inexact(exact[name]) or not value.isfinite().all():
             continue
         size, noise, float32_noise = prediction.sizes[name], prediction.noise[name], float32.get(name, 0.0)
         noise_unit = max(noise, tolerance.floor(value.numel(), u))

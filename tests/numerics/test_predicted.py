@@ -180,6 +180,16 @@ def test_hollow_gradient_is_named() -> None:
         run(decoder())
 
 
+def test_first_layer_without_a_gradient_of_its_input_is_followed() -> None:
+    """The backward pass of BatchNorm returns None for an input that is the batch."""
+
+    def build() -> nn.Module:
+        return nn.Sequential(nn.BatchNorm1d(16), nn.Linear(16, 8))
+
+    observed = run(Case("first", build, lambda: torch.randn(32, 16), lambda model, x: model(x).float().square().mean()))
+    assert "first/summary.agreement" in observed
+
+
 def _accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the check treat this CPU as a device with nondeterministic atomics."""
     monkeypatch.setattr(manual_casts, "DeviceKind", SimpleNamespace(CPU=None))

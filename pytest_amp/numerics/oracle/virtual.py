@@ -197,7 +197,8 @@ class Predictor:
         if not returned:
             return results[0] if results else None
         outputs = [
-            torch_private.virtual_tensor(_as_wide(value), dtype) if dtype is not None else value
+            # A gradient that nobody asks for is None, which fake kernels do not always say.
+            torch_private.virtual_tensor(_as_wide(value), dtype) if dtype is not None and value is not None else value
             for value, dtype in zip(results, returned, strict=True)
         ]
         return torch_private.with_aliases(call, _shaped(call, outputs))
@@ -270,7 +271,8 @@ class Predictor:
         else:
             results = [value.clone() for value in draw.values]
         outputs = [
-            torch_private.virtual_tensor(_as_wide(value), dtype) if dtype is not None else value
+            # A gradient that nobody asks for is None, which fake kernels do not always say.
+            torch_private.virtual_tensor(_as_wide(value), dtype) if dtype is not None and value is not None else value
             for value, dtype in zip(results, returned, strict=True)
         ]
         return _shaped(call, outputs)
