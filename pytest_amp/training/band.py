@@ -23,8 +23,8 @@ class Band:
     ``spread`` is the root mean square deviation of the companions' losses from the float32 loss, over all companions
     and a window of five steps. ``half`` is the half width of the band: ``WIDTH`` spreads, and at least two unit
     roundoffs of the loss in the low dtype; where the loss has converged, at least ``converged_loss``. ``more`` names
-    companions other than those of ``companions_of``. docs/lab/training.md lists the deviations, in spreads, of correct runs and
-    of faults.
+    companions other than those of ``companions_of``. docs/lab/training.md lists the deviations, in spreads, of correct
+    runs and of faults.
     """
 
     losses: tuple[float, ...]

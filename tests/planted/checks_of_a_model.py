@@ -154,7 +154,7 @@ def constants_are_not_looked_at() -> None:
 
 @defect(
     "The linter passes over finite values that become infinite",
-    caught_by="tests/lint/test_casts.py::test_mask_that_overflows_in_a_cast_is_an_error_if_a_row_has_it_whole[False-Severity.WARNING]",
+    caught_by="tests/lint/test_casts.py::test_mask_that_overflows_in_a_cast_is_an_error_if_a_row_has_it_whole[0.0-Severity.WARNING]",
 )
 def overflows_are_not_looked_at() -> None:
     from pytest_amp.lint import cast_rules

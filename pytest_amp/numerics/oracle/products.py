@@ -145,9 +145,9 @@ def in_parts(operation: Operation) -> Iterator[list[Any]]:
     """Yield ``aten::mm``, or ``aten::addmm`` with a bias of one dimension, of unaligned matrices with split sums.
 
     Each part is rounded, and once more the sum of the parts; or the running sum is rounded after each part, where one
-    block of the kernel continues from the result that another has stored. A running sum starts with the bias: a layer
-    of 12 columns equals it in all elements, and in 0.76 if the bias comes last (H200, torch 2.11). Nothing is yielded if
-    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction, or that of fp16, is off.
+    block of the kernel continues from the result that another has stored. A running sum starts with the bias: layers
+    of 12 columns equal it in all elements, and in 0.75 to 0.78 with the bias last (bf16, H200, torch 2.11). Nothing is
+    yielded if torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction, or that of fp16, is off.
     """
     *added, a, b = operation.args[: 3 if operation.name.startswith("aten::addmm") else 2]
     dtype = operation.returned[0]
