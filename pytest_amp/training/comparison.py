@@ -21,6 +21,7 @@ from pytest_amp.training.draws import recorded_draws
 from pytest_amp.training.gradients import Doubtful, check_gradients
 from pytest_amp.training.reasons import first_of, likely_first_loss, likely_overflow, likely_sizes
 from pytest_amp.training.replaced import Replaced
+from pytest_amp.training.rounding import rounded_step
 from pytest_amp.training.state import rounded_kept, rounded_parameters, rounded_state
 from pytest_amp.training.trajectory import Setup, TrainingIteration, Trajectory, run
 
@@ -142,7 +143,7 @@ def _check(
         )
     low_run = run(setup, low=True, inspect=_keeps_float32(setup, setup.precision.name))
     name = setup.case.name
-    _check_steps(setup, plain, low_run, companions, redrawn=bool(unrecorded))
+    _check_steps(setup, plain, low_run, companions, draws, redrawn=bool(unrecorded))
     left = band.leaves(low_run.losses)
     # The first loss is that of equal weights: only later ones may be rounding that training has amplified.
     if left and _finite(low_run.losses[left]) and band.visible >= _VISIBLE:
@@ -237,14 +238,21 @@ def _expect_region(setup: Setup, iteration: TrainingIteration) -> None:
         )
 
 
-def _check_steps(
-    setup: Setup, plain: Trajectory, low_run: Trajectory, companions: Sequence[Trajectory], *, redrawn: bool
+def _check_steps(  # noqa: PLR0913  # the runs that are compared
+    setup: Setup,
+    plain: Trajectory,
+    low_run: Trajectory,
+    companions: Sequence[Trajectory],
+    draws: Draws,
+    *,
+    redrawn: bool,
 ) -> None:
     """Raise AmpFailure for a fault of a step that does not depend on its loss.
 
     As many gradients may be zero as are negligible in ``plain`` or in a companion: rounding alone may switch a
-    saturated layer off. Where both trainings have converged, their gradients are not compared. Companions with
-    ``redrawn`` random numbers may also lose more updates than ``plain``.
+    saturated layer off; or as many as the dtype flushes in the same step with manual casts. Where both trainings have
+    converged, their gradients are not compared. Companions with ``redrawn`` random numbers may also lose more updates
+    than ``plain``.
     """
     converged = converged_loss(plain.losses, u=setup.precision.u)
     for index, (float32, low) in enumerate(zip(plain.steps, low_run.steps, strict=True)):
@@ -252,11 +260,14 @@ def _check_steps(
         steps = [float32, *(companion.steps[index] for companion in companions)]
         zero = max(max(step.zero, step.negligible) for step in steps)
         lost = max(step.lost for step in (steps if redrawn else [float32]))
-        if low.zero > zero + _MORE_ZERO and max(abs(float32.loss), abs(low.loss)) >= converged:
+        compared = max(abs(float32.loss), abs(low.loss)) >= converged
+        if compared and low.zero > zero + _MORE_ZERO:
+            zero = max(zero, _flushed(setup, index, draws))
+        if compared and low.zero > zero + _MORE_ZERO:
             raise Doubtful(
                 f"{where}: {low.zero:.0%} of the gradients are exactly zero",
                 label_before="fp32",
-                before=f"{zero:.0%}, with those too small to matter beside the others",
+                before=f"{zero:.0%}, with those too small to matter beside the others, or for the dtype",
                 now=f"{low.zero:.0%} in {setup.precision.name}",
                 likely=_of_first(setup, plain, low_run, index)
                 or f"they are below {setup.precision.name}'s smallest number: the loss is not scaled, or is "
@@ -271,6 +282,12 @@ def _check_steps(
                 likely=likely_sizes(setup, float32, low, low_run.scaler.get_scale())
                 or "the weights, or what is added to them, are in a low dtype",
             )
+
+
+def _flushed(setup: Setup, index: int, draws: Draws) -> float:
+    """Return ``RoundedStep.flushed`` of a step; zero if it cannot be predicted."""
+    rounded = rounded_step(setup, index, None, draws)
+    return 0.0 if rounded is None else rounded.flushed
 
 
 def _of_first(setup: Setup, plain: Trajectory, low_run: Trajectory, index: int) -> str | None:

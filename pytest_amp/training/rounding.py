@@ -13,6 +13,7 @@ from pytest_amp.cases import Realised, passes
 from pytest_amp.failure import AmpFailure
 from pytest_amp.numerics import Prediction, Step, predict
 from pytest_amp.numerics.draws import Draws
+from pytest_amp.numerics.tolerance import MOST_NOISE
 from pytest_amp.training.trajectory import Setup, TrainingIteration, run
 
 
@@ -29,11 +30,25 @@ class RoundedStep:
     cast: Mapping[str, torch.Tensor]
     vanishing: frozenset[str]
 
+    @property
+    def flushed(self) -> float:
+        """Share of gradients that are exactly zero with manual casts, which scale the loss as far as they can.
 
-def rounded_step(setup: Setup, index: int, names: Container[str], draws: Draws) -> RoundedStep | None:
+        Zero if these gradients, taken together, are further from the exact ones than rounding may be: what is lost
+        then is no small part.
+        """
+        both = [(self.cast[name], exact) for name, exact in self.exact.items() if name in self.cast]
+        lost = sum(float((cast - exact).norm()) ** 2 for cast, exact in both)
+        if not both or lost > MOST_NOISE**2 * sum(float(exact.norm()) ** 2 for _, exact in both):
+            return 0.0
+        return sum(int((cast == 0).sum()) for cast, _ in both) / max(sum(cast.numel() for cast, _ in both), 1)
+
+
+def rounded_step(setup: Setup, index: int, names: Container[str] | None, draws: Draws) -> RoundedStep | None:
     """Predict the gradients of the parameters ``names`` in step ``index`` from the float32 run's weights before it.
 
-    ``draws`` are the training's random numbers. Returns None for a step that cannot be predicted.
+    ``names`` is None for all parameters. ``draws`` are the training's random numbers. Returns None for a step that
+    cannot be predicted.
     """
     try:
         prediction = _prediction(setup, index, draws)
@@ -44,6 +59,7 @@ def rounded_step(setup: Setup, index: int, names: Container[str], draws: Draws) 
         if passes(error):
             raise
         return None
+    names = prediction.exact.gradients if names is None else names
     exact = _gradients(prediction.exact, names)
     return RoundedStep(
         exact,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -117,6 +118,12 @@ def attentive(scale: float) -> Case:
 def test_gradients_that_are_negligible_in_float32_may_be_zero() -> None:
     """Most gradients are some 1e-16 of the others: the range of fp16 does not have both."""
     check(attentive(1e-16), precision=FP16)
+
+
+def test_gradients_that_the_dtype_flushes_at_its_largest_scale_may_be_zero() -> None:
+    """The loss is so small that no scale helps: that is the model's own, and its large gradients are right."""
+    case = attentive(1e-5)
+    check(replace(case, loss=lambda model, batch: case.loss(model, batch) * 2.0**-20), precision=FP16, steps=3)
 
 
 def test_gradients_that_matter_may_not_be_zero() -> None:
