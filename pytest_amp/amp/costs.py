@@ -218,7 +218,8 @@ class CostChecks(Bound):
         Without a ceiling the ratios are only recorded; --amp-tolerance-scale multiplies the ceilings.
 
         Observed as ``<case>/bytes saved`` and ``<case>/bytes saved in fp32`` (counts, which a baseline compares
-        exactly), ``<case>/bytes saved over fp32``; on an accelerator also ``<case>/peak allocated``, ``... in fp32``,
+        exactly), ``<case>/bytes saved over fp32``; on an accelerator also ``<case>/peak of tensors`` (bytes, which a
+        baseline compares) and, with the workspaces of libraries, ``<case>/peak allocated``, ``... in fp32``,
         ``<case>/peak reserved`` and ``<case>/peak allocated over fp32``. Raises AmpFailure. Returns what was seen.
 
         A model that runs within a region only is compared with float32 copies of its low-precision tensors. Where

@@ -71,11 +71,11 @@ def test_peaks_are_observed_and_have_a_ceiling(monkeypatch: pytest.MonkeyPatch) 
     counting(monkeypatch, 600, 1000)
     use = check_memory(case(), WHERE, observed.observe, plain=case(), peak_ceiling=0.6)
     assert use.peak_ratio == 0.6
-    names = ("peak allocated", "peak allocated in fp32", "peak reserved", "peak allocated over fp32")
-    assert [observed[f"it/{name}"] for name in names] == [600, 1000, 1200, 0.6]
+    names = ("peak of tensors", "peak allocated", "peak allocated in fp32", "peak reserved", "peak allocated over fp32")
+    assert [observed[f"it/{name}"] for name in names] == [use.tensors, 600, 1000, 1200, 0.6]
     size = {"kind": "bytes", "unit": "bytes"}
-    facts = [{**size, "better": "lower"}, size, size, {"kind": "ratio", "allowed": 0.6}]
-    assert [observed.facts[f"it/{name}"] for name in names] == facts, "what is reserved has no direction"
+    facts = [{**size, "better": "lower"}, size, size, size, {"kind": "ratio", "allowed": 0.6}]
+    assert [observed.facts[f"it/{name}"] for name in names] == facts, "what libraries allocate has no direction"
     counting(monkeypatch, 610, 1000)
     with pytest.raises(AmpFailure, match=r"it takes at its peak 0\.61 times what float32 does"):
         check_memory(case(), WHERE, unheeded, plain=case(), peak_ceiling=0.6)
