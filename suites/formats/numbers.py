@@ -15,8 +15,8 @@ from pytest_amp.formats.format import Doubles
 from pytest_amp.precision import Precision
 from pytest_amp.run.targets import Target
 
-#: torch 2.13 made the CPU's conversion to E4M3 saturate (pytorch/pytorch#178817).
-SATURATES_SINCE = (2, 13)
+#: The first release whose conversion to E4M3 saturates, by device type: pytorch/pytorch#177870, pytorch/pytorch#178817.
+SATURATES_SINCE = {"cuda": (2, 12), "cpu": (2, 13)}
 
 
 def autocast_format(precision: Precision) -> Format:
@@ -37,11 +37,9 @@ def overflow_of(form: Format, device_type: str) -> Overflow:
 
 
 def saturates(device_type: str) -> bool:
-    """Return whether conversions to E4M3 saturate: on the CPU since pytorch/pytorch#178817, on CUDA since #177870.
-
-    In torch 2.11 on CUDA, and in 2.12 on the CPU, the same values become NaN.
-    """
-    return device_type in {"cpu", "cuda"} and release_of(torch.__version__) >= SATURATES_SINCE
+    """Return whether conversions to E4M3 saturate; in earlier releases the same values become NaN."""
+    since = SATURATES_SINCE.get(device_type)
+    return since is not None and release_of(torch.__version__) >= since
 
 
 def tensor_of(values: Doubles, amp: SuiteAmp, dtype: torch.dtype = torch.float32) -> torch.Tensor:
