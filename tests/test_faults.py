@@ -167,7 +167,7 @@ def test_exceptions_of_a_fault_are_found_by_name() -> None:
             "raises names 'int'; expected AmpFailure, a built-in exception, or one with its",
         ),
         (row("x", 'machine = "toaster"'), "machine is 'toaster'; expected lacks_lstm_kernel, "),
-        (row("x") * 2, f"the key '{KEY}x' stands there twice"),
+        (row("x") * 2, f"the key '{KEY}x' is listed twice"),
         ("[other]\n", "'other'; expected tables [[known]]"),
         ('[[fault]]\nkey = "a"\n', "'fault'; expected tables [[known]]"),
     ],

@@ -200,7 +200,7 @@ def test_known_fault_leaves_skips_and_errors_unchanged(project: Project) -> None
         (known("a/b/c/d", reason=" "), "[[known]] number 1: reason is ' '; expected text in each of key, reason"),
         (known("a/b/c/d") + "extra = 1", "[[known]] number 1: extra is 1; expected text in each of key, reason"),
         (known("softmax"), "'softmax' is not a key; expected family/device/dtype/name, with * for anything"),
-        (known("a/b/c/d") * 2, "the key 'a/b/c/d' stands there twice"),
+        (known("a/b/c/d") * 2, "the key 'a/b/c/d' is listed twice"),
     ],
 )
 def test_malformed_file_is_refused(project: Project, text: str, problem: str) -> None:

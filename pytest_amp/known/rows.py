@@ -123,7 +123,7 @@ def read_known(path: Path) -> tuple[Known, ...]:
     names = [row.name for row in rows]
     duplicate = next((name for name in names if names.count(name) > 1), None)
     if duplicate is not None:
-        raise ValueError(f"{path}: the key {duplicate!r} stands there twice")
+        raise ValueError(f"{path}: the key {duplicate!r} is listed twice")
     return tuple(rows)
 
 

@@ -239,8 +239,9 @@ def _is_near_discontinuity(run: CaseRun, amp: Step) -> bool:
         return True
     now, likely = why_lost(run, group, share)
     real = lost_share(amp, run.prediction.exact, names_of_group(run.prediction, group))
+    lose = "lose" if run.prediction.predicted is None else "loses"
     raise AmpFailure(
-        f"{case.name}: {run.prediction.whose} loses {share:.0%} of the {group} under {conditions}",
+        f"{case.name}: {run.prediction.whose} {lose} {share:.0%} of the {group} under {conditions}",
         label_before="exact",
         before=f"relative L2 distance from float64; up to {limits.MOST_NOISE:.0%} counts as rounding. "
         f"Measured: {real:.0%}",

@@ -252,7 +252,7 @@ class _ManualReference:
             for manual_region in regions
         )
         return NotFinite(
-            f"{self.case.name} is not finite in {self.precision.name} on {self.device.key}, whoever makes the casts "
+            f"{self.case.name} is not finite in {self.precision.name} on {self.device.key}, with manual casts, too "
             f"({', '.join(bad[:3])}{f' and {len(bad) - 3} more' if len(bad) > 3 else ''})",
             next((origin for origin in origins if origin is not None), None),
         )

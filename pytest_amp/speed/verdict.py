@@ -159,7 +159,7 @@ def decide(
         if decided and verdict.interval.half_width <= rule.precision:
             break
         if not affordable(additional, verdict.outcome):
-            return verdict if decided else replace(verdict, reasons=(f"{verdict.reasons[0]}, when the time was up",))
+            return verdict if decided else replace(verdict, reasons=(f"{verdict.reasons[0]}, at the time limit",))
         log_ratios += [sample() for _ in range(additional)]
         verdict = _evaluated(log_ratios, rule)
     return verdict

@@ -69,7 +69,7 @@ def yardstick(device: Device, clock: Clock) -> dict[str, Interval]:
     This takes 0.6 seconds on an H200. Raises DriverError if the device cannot run the kernels.
     """
     if not can_replay(device) or torch.version.hip:
-        raise DriverError(f"{device.name} is no card of NVIDIA")
+        raise DriverError(f"{device.name} is not an NVIDIA GPU")
     with torch.cuda.device(device.torch_device):
         calls = _calls(device)
         end = time.perf_counter() + WARM_UP

@@ -155,7 +155,7 @@ def test_operator_line_and_reason_are_named(name: str) -> None:
 
 
 def test_failure_and_trace_name_the_origin() -> None:
-    with pytest.raises(AmpFailure, match="planted is not finite in fp16 on cpu, whoever makes the casts") as raised:
+    with pytest.raises(AmpFailure, match="planted is not finite in fp16 on cpu, with manual casts, too") as raised:
         run(case(quotient), precision=FP16)
     text = str(raised.value)
     assert f"div in the loss, forward pass, at tests/numerics/{line('quotient')}: 0 / 0" in text

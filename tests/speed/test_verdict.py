@@ -143,7 +143,7 @@ def test_unaffordable_look_is_not_started() -> None:
     sample, left = drawn([0.8, 1.2] * 24)
     verdict = decide(sample, Rule(1.0), affordable=affordable)
     assert (verdict.outcome, looks, len(left)) == (INCONCLUSIVE, [(12, INCONCLUSIVE), (24, INCONCLUSIVE)], 24)
-    assert verdict.reasons == ("undecided after 24 quads, when the time was up",)
+    assert verdict.reasons == ("undecided after 24 quads, at the time limit",)
 
 
 def test_doubts_name_spread_and_ceiling() -> None:
