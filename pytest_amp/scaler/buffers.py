@@ -98,9 +98,9 @@ def _note(training: Training, statistics: Iterable[str]) -> str:
     more = f" and {len(layers) - _NAMED} more" if len(layers) > _NAMED else ""
     named = f"{', '.join(layers[:_NAMED])}{more}"
     return (
-        f"{training.case.name}: the planted inf is left in the running statistics of {named}: torch updates them in "
-        f"the forward pass, and a skipped step does not undo it ({_REPORT}). After an overflow in training, evaluation "
-        "is not finite"
+        f"{training.case.name}: the planted inf stays in the running statistics of {named}. torch updates them in the "
+        f"forward pass, and a skipped step does not undo it ({_REPORT}): after a training step whose activations "
+        "overflow, evaluation is not finite"
     )
 
 

@@ -22,7 +22,7 @@ from pytest_amp.training.gradients import Doubtful, check_gradients
 from pytest_amp.training.reasons import first_of, likely_first_loss, likely_overflow, likely_sizes
 from pytest_amp.training.replaced import Replaced
 from pytest_amp.training.rounding import rounded_step
-from pytest_amp.training.state import rounded_kept, rounded_parameters, rounded_state
+from pytest_amp.training.state import UpdatedModules, rounded_kept, rounded_parameters, rounded_state
 from pytest_amp.training.trajectory import Setup, TrainingIteration, Trajectory, run
 
 __tracebackhide__ = is_usage_error
@@ -187,6 +187,7 @@ _LIKELY = (
 
 def _keeps_float32(setup: Setup, run_in: str) -> Callable[[int, TrainingIteration], None]:
     constants, replaced, stepped = Constants(setup), Replaced(setup), list[int]()
+    modules = UpdatedModules()
 
     def inspect(index: int, iteration: TrainingIteration) -> None:
         if index == 0:
@@ -205,7 +206,9 @@ def _keeps_float32(setup: Setup, run_in: str) -> Callable[[int, TrainingIteratio
         ]
         state = rounded_state(iteration.model, iteration.optimizer, hollow=index >= _OWN_VALUES)
         # In the float32 run only a cast of the step's own makes a tensor low-precision.
-        rounded = [] if iteration.low or iteration.manual else rounded_kept(iteration.kept)
+        rounded = []
+        if not iteration.low and not iteration.manual:
+            rounded = [*rounded_kept(iteration.kept), *modules.rounded(iteration.kept, iteration.model)]
         for tensors, what, likely in zip((parameters, state, rounded), _HELD, _LIKELY, strict=True):
             if tensors:
                 more = f" and {len(tensors) - 3} more" if len(tensors) > 3 else ""

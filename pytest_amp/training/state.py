@@ -53,14 +53,44 @@ def rounded_state(model: torch.nn.Module, optimizer: torch.optim.Optimizer, *, h
 def rounded_kept(retained: Mapping[str, object]) -> list[Rounded]:
     """Return the low-precision tensors that a training step keeps: averages of weights, sums of metrics.
 
-    This includes those of a ``torch.optim.swa_utils.AveragedModel``. Other modules are left out: a frozen teacher may
-    be low-precision.
+    This includes those of a ``torch.optim.swa_utils.AveragedModel``. For other modules see ``UpdatedModules``.
     """
     tensors: list[tuple[str, torch.Tensor]] = []
     for name, value in retained.items():
         named = value.named_parameters() if isinstance(value, AveragedModel) else named_tensors(value)
         tensors += [(f"kept[{name!r}]{f'.{part}' if part else ''}", tensor) for part, tensor in named]
     return [entry for entry in _rounded(tensors) if not entry.hollow]
+
+
+class UpdatedModules:
+    """Modules that a training step keeps, apart from AveragedModel: their low-precision tensors that steps update.
+
+    A module that no step changes, or that each step overwrites with the weights of the model, may be low-precision: a
+    frozen teacher, a copy for inference. An average may not.
+    """
+
+    def __init__(self) -> None:
+        """Start without a step to compare with."""
+        self._before: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def rounded(self, retained: Mapping[str, object], model: torch.nn.Module) -> list[Rounded]:
+        """Return the tensors that changed since the last call, in place, to other values than those of ``model``."""
+        weights = {name: value.detach() for name, value in (*model.named_parameters(), *model.named_buffers())}
+        before, self._before, updated = self._before, {}, []
+        for name, module in retained.items():
+            if not isinstance(module, torch.nn.Module) or isinstance(module, AveragedModel):
+                continue
+            for part, tensor in (*module.named_parameters(), *module.named_buffers()):
+                key = f"kept[{name!r}].{part}"
+                self._before[key] = tensor, tensor.detach().clone()
+                same, values = before.get(key, (None, tensor))
+                if same is tensor and not torch.equal(tensor, values) and not _is_copy(tensor, weights.get(part)):
+                    updated.append((key, tensor.detach()))
+        return [entry for entry in _rounded(updated) if not entry.hollow]
+
+
+def _is_copy(tensor: torch.Tensor, weight: torch.Tensor | None) -> bool:
+    return weight is not None and weight.shape == tensor.shape and torch.equal(weight.to(tensor.dtype), tensor)
 
 
 def _rounded(tensors: list[tuple[str, torch.Tensor]]) -> Iterator[Rounded]:

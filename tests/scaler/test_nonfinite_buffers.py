@@ -137,14 +137,14 @@ def test_running_statistics_are_noted_with_their_layer(precision: Precision, nam
     layer, path = LAYERS[name]
     noted = run(case(layer), precision=precision)
     (note,) = noted.notes
-    assert f"normed: the planted inf is left in the running statistics of {path}: torch updates them" in note
+    assert f"normed: the planted inf stays in the running statistics of {path}. torch updates them" in note
     assert "pytorch/pytorch#115500" in note
     assert len(noted["normed/spoilt buffers"]) == 2
 
 
 def test_note_names_twelve_layers_and_counts_the_rest() -> None:
     noted = run(case(lambda: nn.Sequential(*(nn.BatchNorm1d(6) for _ in range(14)))))
-    assert "statistics of 2.0, 2.1, 2.2, 2.3, 2.4, 2.5, 2.6, 2.7, 2.8, 2.9, 2.10, 2.11 and 2 more:" in noted.notes[0]
+    assert "statistics of 2.0, 2.1, 2.2, 2.3, 2.4, 2.5, 2.6, 2.7, 2.8, 2.9, 2.10, 2.11 and 2 more." in noted.notes[0]
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_failure_names_other_buffers_without_statistics() -> None:
     with pytest.raises(AmpFailure, match=r"left in buffers: 2\.1\.mean\n"):
         run(layers)
     (note,) = run(layers, nonfinite_buffers=["2.1.mean"]).notes
-    assert "running statistics of 2.0:" in note
+    assert "running statistics of 2.0." in note
 
 
 class Overflowing(nn.BatchNorm1d):
@@ -226,6 +226,6 @@ def test_summary_and_report_have_the_note(project: Project, processes: tuple[str
     arguments = ("--amp-device=cpu", "--amp-dtype=fp16", "-W", "error::UserWarning", f"--amp-report=html:{page}")
     result = project.apart(*arguments, *processes)
     result.assert_outcomes(passed=1)
-    note = "cpu-fp16: a_network: the planted inf is left in the running statistics of 1: torch"
+    note = "cpu-fp16: a_network: the planted inf stays in the running statistics of 1. torch"
     result.stdout.fnmatch_lines([f"note      {note} *"])
     assert note in page.read_text(encoding="utf-8")

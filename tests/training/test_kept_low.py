@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -51,6 +52,26 @@ def averaged_module(dtype: torch.dtype) -> Callable[[TrainingIteration], None]:
     return train
 
 
+def averaged_copy(dtype: torch.dtype) -> Callable[[TrainingIteration], None]:
+    """Average the weights in a copy of the model, as training loops do by themselves."""
+
+    def train(iteration: TrainingIteration) -> None:
+        step(iteration)
+        average = iteration.kept.setdefault("average", copy.deepcopy(iteration.model).to(dtype))
+        with torch.no_grad():
+            for mean, weight in zip(average.parameters(), iteration.model.parameters(), strict=True):
+                mean.lerp_(weight.to(dtype), 0.01)
+
+    return train
+
+
+def copying(iteration: TrainingIteration) -> None:
+    """Keep the weights of each step in a low-precision copy, for inference."""
+    step(iteration)
+    low = iteration.kept.setdefault("inference", copy.deepcopy(iteration.model).bfloat16())
+    low.load_state_dict(iteration.model.state_dict())
+
+
 def teaching(iteration: TrainingIteration) -> None:
     step(iteration)
     iteration.kept.setdefault("teacher", nn.Linear(4, 4).bfloat16())
@@ -65,7 +86,7 @@ def check(train: Callable[[TrainingIteration], None]) -> Any:
     return check_training(setup, unheeded)
 
 
-@pytest.mark.parametrize("keep", [averaging, averaged_module])
+@pytest.mark.parametrize("keep", [averaging, averaged_module, averaged_copy])
 def test_average_of_weights_in_low_precision_is_red(keep: Callable[..., Any]) -> None:
     with pytest.raises(AmpFailure, match="what the step keeps is not in float32") as raised:
         check(keep(torch.bfloat16))
@@ -75,8 +96,8 @@ def test_average_of_weights_in_low_precision_is_red(keep: Callable[..., Any]) ->
 
 @pytest.mark.parametrize(
     "train",
-    [averaging(torch.float32), averaged_module(torch.float32), teaching],
-    ids=["average", "averaged module", "teacher"],
+    [averaging(torch.float32), averaged_module(torch.float32), averaged_copy(torch.float32), copying, teaching],
+    ids=["average", "averaged module", "averaged copy", "copy for inference", "teacher"],
 )
 def test_float32_averages_and_a_low_teacher_pass(train: Callable[[TrainingIteration], None]) -> None:
     check(train)
