@@ -99,7 +99,7 @@ _KINDS = {
     ),
     "low-log": (
         "a logarithm ({operators}) is computed in {dtype}",
-        "Widen its argument first (x.float().log()), or use log_softmax or logsigmoid",
+        "Use log_softmax, logsigmoid or a loss of logits (cross_entropy, binary_cross_entropy_with_logits) of float32 values",
     ),
     "low-power": (
         "a power with a low-precision exponent ({operators}) is computed in {dtype}",
