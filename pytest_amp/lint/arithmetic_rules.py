@@ -99,7 +99,7 @@ _KINDS = {
     ),
     "low-log": (
         "a logarithm ({operators}) is computed in {dtype}",
-        "Use log_softmax, logsigmoid or a loss of logits (cross_entropy, binary_cross_entropy_with_logits) of float32 values",
+        "Use log_softmax, logsigmoid, cross_entropy or binary_cross_entropy_with_logits of float32 values",
     ),
     "low-power": (
         "a power with a low-precision exponent ({operators}) is computed in {dtype}",
