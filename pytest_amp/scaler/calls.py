@@ -42,7 +42,9 @@ def check_calls(case: str, train: Train, iteration: Iteration) -> None:
             before="scaler.step(optimizer), which unscales the gradients and skips what is not finite",
             now=_called(called),
             site=_lines(iteration.step_lines),
-            likely="optimizer.step() in place of scaler.step(optimizer): it takes scaled gradients, and overflow",
+            likely="optimizer.step() in place of scaler.step(optimizer): "
+            + ("" if "unscale_" in called else "its gradients are still scaled, and ")
+            + "a step with an inf or NaN is taken",
         )
     _check_count(where, train, iteration, "step", "scaler.step(optimizer) belongs once into each iteration; of several "
                  "optimizers, check each by itself")  # fmt: skip
