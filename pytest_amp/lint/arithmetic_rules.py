@@ -12,10 +12,14 @@ from pytest_amp.lint.running_sums import LONG, running_sums
 from pytest_amp.lint.suspect import Suspect
 from pytest_amp.lint.values import PERIODIC
 from pytest_amp.numerics.oracle.operation import LOW
+from pytest_amp.precision import dtype_name
 
 _REDUCTIONS = ("mean", "sum", "nansum")
 _EXPONENTIALS = ("exp", "exp2", "expm1")
 _LOGARITHMS = ("log", "log2", "log10", "log1p", "logit", "xlogy", "special_xlog1py")
+_PROBABILITIES = ("sigmoid", "_softmax")
+#: Elementwise operators between a probability and its logarithm.
+_SHIFTS = frozenset({"add", "sub", "rsub", "neg", "clamp", "clamp_min", "clamp_max"})
 _VARIANCES = ("var", "std", "var_mean", "std_mean", "linalg_vector_norm")
 _CUMULATIVE = ("cumsum", "cumprod", "logcumsumexp")
 _ROOTS = ("sqrt", "rsqrt", "pow", "reciprocal")
@@ -43,6 +47,7 @@ def arithmetic_suspects(
     for call in calls:
         if call.operator in PERIODIC:
             yield from _angles(call)
+        yield from _rounded_probabilities(call)
         if call.is_direct:
             yield from _differences(call, program)
             yield from _low_squares(call, program)
@@ -268,6 +273,22 @@ def _exponentials(call: Call) -> Iterator[Suspect]:
         yield _suspect("low-power", call, (name,))
     if name in _CUMULATIVE and max(call.operands[0].shape, default=0) >= LONG:
         yield _suspect("low-running-sum", call, (name,))
+
+
+def _rounded_probabilities(call: Call) -> Iterator[Suspect]:
+    """Yield a wide logarithm of probabilities that sigmoid or softmax rounded to a low dtype: those near 1 are 1."""
+    is_logarithm = (call.operator in _LOGARITHMS and call.is_direct) or call.operator == "binary_cross_entropy"
+    if not is_logarithm or call.is_low or call.place.library or not call.operands:
+        return
+    for before in near(call.operands[0], _SHIFTS, 3):
+        if before.operator in _PROBABILITIES and before.is_low and before.dtype is not None:
+            advice = _KINDS["low-log"][1]
+            what = f"a logarithm ({{operators}}) is taken of probabilities ({before.operator.strip('_')}) in "
+            what += f"{dtype_name(before.dtype)}: widened again, those near 1 are 1"
+            yield Suspect(
+                "low-log", what, advice, call.place, module=call.module, operators=(call.operator,), number=call.number
+            )
+            return
 
 
 def _softmax(call: Call, program: Program) -> Iterator[Suspect]:

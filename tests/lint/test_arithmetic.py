@@ -180,6 +180,16 @@ PAIRS = {
         "low-softmax",
     ),
     "logarithm": (lambda x: x.sigmoid().log(), lambda x: functional.logsigmoid(x.float()), "low-log"),
+    "logarithm of rounded probabilities": (
+        lambda x: (1 - x.sigmoid() + 1e-3).float().log(),
+        lambda x: functional.logsigmoid(-x.float()),
+        "low-log",
+    ),
+    "cross entropy of rounded probabilities": (
+        lambda x: functional.binary_cross_entropy(x.sigmoid().float(), torch.full(x.shape, 0.5), reduction="none"),
+        lambda x: functional.binary_cross_entropy(x.float().sigmoid(), torch.full(x.shape, 0.5), reduction="none"),
+        "low-log",
+    ),
     "angles": (rotated(angles), rotated(angles_float32), "low-angles"),
     "rounded times": (rotated(rounded_times), rotated(lambda x: rounded_times(x.float())), "low-angles"),
     "rounded positions": (

@@ -203,6 +203,16 @@ def low_states_are_not_looked_at() -> None:
 
 
 @defect(
+    "The linter passes over wide logarithms of low-precision probabilities",
+    caught_by="tests/lint/test_arithmetic.py::test_wrong_form_is_found[logarithm of rounded probabilities-",
+)
+def logarithms_of_rounded_probabilities_are_not_looked_at() -> None:
+    from pytest_amp.lint import arithmetic_rules
+
+    swap(arithmetic_rules, "_rounded_probabilities", _nothing)
+
+
+@defect(
     "Averages of the weights in a copy of the model are not looked at",
     caught_by="tests/training/test_kept_low.py::test_average_of_weights_in_low_precision_is_red[averaged_copy]",
 )
