@@ -7,19 +7,15 @@ from collections.abc import Collection, Iterator, Sequence
 import torch
 
 from pytest_amp.lint.finding import Severity
+from pytest_amp.lint.probability_rules import LOG_OF_LOGITS, LOGARITHMS, rounded_probabilities
 from pytest_amp.lint.program import PRODUCTS, TRANSPARENT, Call, Operand, Program, ancestors, near, origin
 from pytest_amp.lint.running_sums import LONG, running_sums
 from pytest_amp.lint.suspect import Suspect
 from pytest_amp.lint.values import PERIODIC
 from pytest_amp.numerics.oracle.operation import LOW
-from pytest_amp.precision import dtype_name
 
 _REDUCTIONS = ("mean", "sum", "nansum")
 _EXPONENTIALS = ("exp", "exp2", "expm1")
-_LOGARITHMS = ("log", "log2", "log10", "log1p", "logit", "xlogy", "special_xlog1py")
-_PROBABILITIES = ("sigmoid", "_softmax")
-#: Elementwise operators between a probability and its logarithm.
-_SHIFTS = frozenset({"add", "sub", "rsub", "neg", "clamp", "clamp_min", "clamp_max"})
 _VARIANCES = ("var", "std", "var_mean", "std_mean", "linalg_vector_norm")
 _CUMULATIVE = ("cumsum", "cumprod", "logcumsumexp")
 _ROOTS = ("sqrt", "rsqrt", "pow", "reciprocal")
@@ -47,7 +43,7 @@ def arithmetic_suspects(
     for call in calls:
         if call.operator in PERIODIC:
             yield from _angles(call)
-        yield from _rounded_probabilities(call)
+        yield from rounded_probabilities(call)
         if call.is_direct:
             yield from _differences(call, program)
             yield from _low_squares(call, program)
@@ -104,7 +100,7 @@ _KINDS = {
     ),
     "low-log": (
         "a logarithm ({operators}) is computed in {dtype}",
-        "Use log_softmax, logsigmoid, cross_entropy or binary_cross_entropy_with_logits of float32 values",
+        LOG_OF_LOGITS,
     ),
     "low-power": (
         "a power with a low-precision exponent ({operators}) is computed in {dtype}",
@@ -255,7 +251,7 @@ def _has_root(total: Call, program: Program) -> bool:
     while todo and steps < 16:
         steps += 1
         for consumer in program.consumers.get(todo.pop(), []):
-            if consumer.operator in _ROOTS or consumer.operator in _LOGARITHMS:
+            if consumer.operator in _ROOTS or consumer.operator in LOGARITHMS:
                 return True
             if not consumer.backward and (consumer.operator in TRANSPARENT or consumer.operator in _BETWEEN):
                 todo.append(consumer)
@@ -267,28 +263,12 @@ def _exponentials(call: Call) -> Iterator[Suspect]:
     name = call.operator
     if name == "logsumexp":
         yield _suspect("low-softmax", call, (name,))
-    if name in _LOGARITHMS and not call.place.library:
+    if name in LOGARITHMS and not call.place.library:
         yield _suspect("low-log", call, (name,))
     if name == "pow" and call.function in ("pow", "__rpow__") and call.operands and _is_exponent(call):
         yield _suspect("low-power", call, (name,))
     if name in _CUMULATIVE and max(call.operands[0].shape, default=0) >= LONG:
         yield _suspect("low-running-sum", call, (name,))
-
-
-def _rounded_probabilities(call: Call) -> Iterator[Suspect]:
-    """Yield a wide logarithm of probabilities that sigmoid or softmax rounded to a low dtype: those near 1 are 1."""
-    is_logarithm = (call.operator in _LOGARITHMS and call.is_direct) or call.operator == "binary_cross_entropy"
-    if not is_logarithm or call.is_low or call.place.library or not call.operands:
-        return
-    for before in near(call.operands[0], _SHIFTS, 3):
-        if before.operator in _PROBABILITIES and before.is_low and before.dtype is not None:
-            advice = _KINDS["low-log"][1]
-            what = f"a logarithm ({{operators}}) is taken of probabilities ({before.operator.strip('_')}) in "
-            what += f"{dtype_name(before.dtype)}: widened again, those near 1 are 1"
-            yield Suspect(
-                "low-log", what, advice, call.place, module=call.module, operators=(call.operator,), number=call.number
-            )
-            return
 
 
 def _softmax(call: Call, program: Program) -> Iterator[Suspect]:
@@ -312,7 +292,7 @@ def _normalises(call: Call, program: Program) -> bool:
     """Return whether a sum of exponentials divides exponentials, is inverted, or is an argument of a logarithm."""
     behind = _behind(call, program)
     for consumer in behind:
-        if consumer.operator in (*_LOGARITHMS, "reciprocal"):
+        if consumer.operator in (*LOGARITHMS, "reciprocal"):
             return True
         divides = consumer.operator == "div" and len(consumer.operands) == 2
         if divides and origin(consumer.operands[1]).producer in (call, *behind):

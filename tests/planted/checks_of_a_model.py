@@ -209,7 +209,7 @@ def low_states_are_not_looked_at() -> None:
 def logarithms_of_rounded_probabilities_are_not_looked_at() -> None:
     from pytest_amp.lint import arithmetic_rules
 
-    swap(arithmetic_rules, "_rounded_probabilities", _nothing)
+    swap(arithmetic_rules, "rounded_probabilities", _nothing)
 
 
 @defect(
