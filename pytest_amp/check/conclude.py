@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from pytest_amp.check.entry import Entry, order
 from pytest_amp.check.expected import split
@@ -17,7 +18,7 @@ __tracebackhide__ = is_usage_error
 def conclude(plan: Plan, expect: Mapping[str, tuple[str, ...]], *, strict: bool) -> Report:
     """Return the report. Raises AmpFailure if an entry is an error, or with ``strict`` if there is any entry."""
     parted = split(_telling(plan.collector.entries), expect)
-    entries = sorted(parted.counted, key=order)
+    entries = sorted(_folded(parted.counted), key=order)
     title = f"{plan.case.name} under {plan.where}"
     report = Report(title, tuple(plan.collector.lines), tuple(entries), parted.accepted, plan.dtypes, plan.cost)
     wrong = entries if strict else [entry for entry in entries if entry.is_error]
@@ -37,6 +38,23 @@ def _telling(entries: Sequence[Entry]) -> list[Entry]:
     if any(entry.is_error and not entry.is_refusal for entry in first):
         return [entry for entry in first if not entry.is_refusal]
     return first
+
+
+def _folded(entries: Sequence[Entry]) -> list[Entry]:
+    """Return the entries, with a failed check as a part of the linter's error of the same line, which explains it."""
+    causes = {entry.site: entry for entry in entries if entry.is_error and entry.site and entry.check}
+    effects: dict[str, list[Entry]] = {}
+    for entry in entries:
+        if not entry.check and entry.site in causes:
+            effects.setdefault(entry.site, []).append(entry)
+    folded = []
+    for entry in entries:
+        if entry is causes.get(entry.site):
+            also = tuple(("also", f"{effect.kind}: {effect.message}") for effect in effects.get(entry.site, ()))
+            folded.append(replace(entry, parts=entry.parts + also))
+        elif entry.check or entry.site not in causes:
+            folded.append(entry)
+    return folded
 
 
 def _checked(report: Report) -> str:

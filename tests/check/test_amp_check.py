@@ -191,3 +191,30 @@ def test_branch_for_low_dtypes_is_a_finding_with_its_line(project: Project) -> N
     result.assert_outcomes(failed=1)
     line = next(at for at, text in enumerate(models.splitlines(), 1) if "1.1" in text)
     result.stdout.fnmatch_lines([f"*error*low-branch at models.py:{line}", "*before anything is rounded*"])
+
+
+def test_failed_check_of_the_same_line_is_a_part_of_the_error(project: Project) -> None:
+    project.write(
+        models=MODELS,
+        test_it="""
+        import models
+        from torch.nn import functional
+
+        def penalised(iteration):
+            iteration.optimizer.zero_grad()
+            with iteration.autocast():
+                loss = iteration.loss()
+            penalty = 1e-3 * sum(weight.abs().sum() for weight in iteration.model.parameters())
+            penalty.backward()
+            iteration.scaler.scale(loss).backward()
+            iteration.scaler.step(iteration.optimizer)
+            iteration.scaler.update()
+
+        def test_it(amp):
+            amp.check(amp.case(models.build, models.batch, models.loss), penalised)
+        """,
+    )
+    result = project.here("--amp-device=cpu", "--amp-dtype=fp16", "-p", "no:randomly")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*error     mixed-gradients at test_it.py:*", "*also *check-scaler: *"])
+    result.stdout.no_fnmatch_line("*error     check-scaler*")
