@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_amp.training import WIDTH, make_band
+from pytest_amp.training.band import widened
 
 LOSSES = [4.0, 3.0, 2.0, 1.0]
 
@@ -26,3 +27,16 @@ def test_first_loss_outside_the_band_is_found(value: float) -> None:
     band = make_band(LOSSES, [[x + 0.1 for x in LOSSES]], u=2.0**-20)
     assert band.leaves([4.0, 3.0, 2.0, value]) == 3
     assert band.leaves([4.0, 3.0 + 0.09 * WIDTH, 2.0, 1.0]) is None
+
+
+@pytest.mark.parametrize("bias", [0.0, 10.0])
+def test_runs_with_manual_casts_widen_the_band_by_their_spread_and_not_by_their_bias(bias: float) -> None:
+    narrow = make_band(LOSSES, [[x + 0.1 for x in LOSSES]], u=2.0**-20)
+    cast = [[x + bias + shift for x in LOSSES] for shift in (-0.5, 0.5)]
+    assert widened(narrow, cast, u=2.0**-20).half == pytest.approx([0.5 * 2**0.5 * WIDTH] * 4)
+    assert widened(narrow, [[x + bias for x in LOSSES]] * 2, u=2.0**-20).half == narrow.half
+
+
+def test_band_of_a_converged_loss_is_a_rounding_of_the_first_one() -> None:
+    losses = [4.0, 1.0, 1e-3, 1e-6]
+    assert make_band(losses, [losses], u=2.0**-8).half == pytest.approx([2.0**-5, 2.0**-7, 2.0**-6, 2.0**-6])
