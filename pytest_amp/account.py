@@ -27,7 +27,7 @@ _OPEN: list[Account] = []
 
 
 @dataclass(frozen=True)
-class Made:
+class AccountEntry:
     """Entry of the account for a constructed failure.
 
     ``number`` identifies the failure in all processes, ``test`` is the node id of the test that was running, ``place``
@@ -39,7 +39,7 @@ class Made:
     place: str
     text: str
 
-    def told(self) -> str:
+    def message(self) -> str:
         """Return the message, with the place in which the failure was lost."""
         return f"{self.text}\n  lost in   {self.place or 'what caught it'}: it was raised, and never reached pytest"
 
@@ -68,7 +68,7 @@ class Account:
     def __init__(self) -> None:
         """Open the account: failures that are constructed from now on are added to it."""
         self._process = os.getpid()
-        self._made: dict[str, Made] = {}
+        self._entries: dict[str, AccountEntry] = {}
         # Opened now, so that forked processes inherit it. A line is appended in one write: lines do not interleave.
         self._file: Any = tempfile.TemporaryFile("a+b", buffering=0) if hasattr(os, "fork") else None  # noqa: SIM115
         #: Number of bytes of the file that were read.
@@ -86,13 +86,13 @@ class Account:
         places = [f"the thread {thread.name}"] if thread is not threading.main_thread() else []
         if os.getpid() != self._process:
             places.append(f"the process {os.getpid()}")
-        entry = Made(number, _running_test(), " of ".join(places), text)
-        self._made[number] = entry
-        self._send({"made": asdict(entry)})
+        entry = AccountEntry(number, _running_test(), " of ".join(places), text)
+        self._entries[number] = entry
+        self._send({"added": asdict(entry)})
 
     def remove(self, number: str) -> None:
         """Remove a failure."""
-        self._made.pop(number, None)
+        self._entries.pop(number, None)
         self._send({"received": number})
 
     def use(self) -> None:
@@ -101,7 +101,7 @@ class Account:
             self._children[os.getpid()] = _running_test()
             self._send({"used": os.getpid(), "test": _running_test()})
 
-    def lost(self) -> list[Made]:
+    def lost(self) -> list[AccountEntry]:
         """Return the failures not received, and one for each forked process that used a check and exited in error."""
         self._read_lines()
         for process, test in [*self._children.items()] if os.getpid() == self._process else ():
@@ -111,15 +111,15 @@ class Account:
             if status:
                 number = f"{process}.end"
                 text = f"AmpFailure: the process {process}, in which a check was used, ended with {status}"
-                self._made[number] = Made(number, test, f"the process {process}", text)
-        return [*self._made.values()]
+                self._entries[number] = AccountEntry(number, test, f"the process {process}", text)
+        return [*self._entries.values()]
 
-    def settle(self, failures: Iterable[Made]) -> None:
+    def settle(self, failures: Iterable[AccountEntry]) -> None:
         """Remove failures that were reported."""
         for failure in failures:
             self.remove(failure.number)
 
-    def close(self) -> list[Made]:
+    def close(self) -> list[AccountEntry]:
         """Close the account and return its failures, after garbage collection: a finalizer may construct a failure."""
         if self not in _OPEN:
             return []
@@ -148,12 +148,12 @@ class Account:
         complete_lines = data[: data.rfind(b"\n") + 1]
         self._read += len(complete_lines)
         for line in map(json.loads, complete_lines.splitlines()):
-            if "made" in line:
-                self._made[line["made"]["number"]] = Made(**line["made"])
+            if "added" in line:
+                self._entries[line["added"]["number"]] = AccountEntry(**line["added"])
             elif "used" in line:
                 self._children[line["used"]] = line["test"]
             else:
-                self._made.pop(line["received"], None)
+                self._entries.pop(line["received"], None)
 
 
 def _running_test() -> str:

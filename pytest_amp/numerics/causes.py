@@ -33,10 +33,10 @@ _ROOTS = ("sqrt", "rsqrt", "log", "log2", "log10", "pow", "float_power")
 
 @dataclass(frozen=True)
 class Cause:
-    """Cause within one call: ``what`` happened, including values, ``why`` it did, and ``advice`` to prevent it."""
+    """Cause within one call: the ``event``, including values, its ``reason``, and ``advice`` to prevent it."""
 
-    what: str
-    why: str
+    event: str
+    reason: str
     advice: str
 
 

@@ -96,7 +96,7 @@ def why_lost(run: CaseRun, group: str, share: float) -> tuple[str, str]:
         hidden=True,
     )
     if origin is not None and origin.direction is Direction.FORWARD:
-        return origin.now, f"{origin.why}, and later operators make it finite; take {origin.advice}"
+        return origin.now, f"{origin.cause}, and later operators make it finite; take {origin.advice}"
     jumps = []
     if run.prediction.predicted is not None:
         jumps = jumps_of(

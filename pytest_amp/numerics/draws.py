@@ -204,7 +204,7 @@ class Draws:
         self.ended_elsewhere |= bool(self.end) and _states(device) != self.end
 
     @property
-    def matter(self) -> bool:
+    def are_drawn(self) -> bool:
         """Return whether the case draws random numbers, whether or not they were recorded."""
         return bool(self.recorded or self.not_replayed or self.apart or self.problem)
 

@@ -30,7 +30,7 @@ class Origin:
 
     ``number`` is the index of the call in the step. ``module`` is the path of its module. ``line`` is the line of user
     code: for a call in the backward pass it is the line of the forward call, unless the backward pass is written in
-    Python. ``what``, ``why`` and ``advice`` describe the event, its cause, and a way to prevent it.
+    Python. ``event``, ``cause`` and ``advice`` describe the event, its cause, and a way to prevent it.
     """
 
     number: int
@@ -38,8 +38,8 @@ class Origin:
     module: str
     direction: Direction
     line: str | None
-    what: str
-    why: str
+    event: str
+    cause: str
     advice: str
 
     @property
@@ -51,12 +51,12 @@ class Origin:
     @property
     def now(self) -> str:
         """Text for the argument ``now`` of a failure: the place and the event."""
-        return f"{self.place}: {self.what}"
+        return f"{self.place}: {self.event}"
 
     @property
     def likely(self) -> str:
         """Text for the argument ``likely`` of a failure: the cause and the advice."""
-        return f"{self.why}; take {self.advice}"
+        return f"{self.cause}; take {self.advice}"
 
     def __str__(self) -> str:
         """Return a description in one line."""
@@ -66,11 +66,11 @@ class Origin:
 class NotFinite(AmpFailure):
     """Failure of a step with non-finite tensors; ``origin`` is the operator that caused them, None if unknown."""
 
-    def __init__(self, what: str, origin: Origin | None) -> None:
-        """Create the failure. ``what`` is its first line, which names the tensors that are not finite."""
+    def __init__(self, headline: str, origin: Origin | None) -> None:
+        """Create the failure. ``headline`` is its first line, which names the tensors that are not finite."""
         self.origin = origin
         super().__init__(
-            what,
+            headline,
             now=f"{_NO_ORIGIN if origin is None else origin.now}, on torch {torch.__version__}",
             likely=None if origin is None else origin.likely,
         )
@@ -143,7 +143,7 @@ def not_finite_in_float32(case: Case, realised: Realised, conditions: Conditions
         f"{case.name} is not finite in float32, without autocast ({', '.join(names[:3])}{more})",
         now=conditions.now("the batch, or a parameter, is not finite" if origin is None else origin.now),
         likely="the model, its batch or its loss: there is nothing to compare mixed precision with"
-        + ("" if origin is None else f". {origin.why}; take {origin.advice}"),
+        + ("" if origin is None else f". {origin.cause}; take {origin.advice}"),
     )
 
 
@@ -179,8 +179,8 @@ class Origins:
             module=self.module(record),
             direction=record.site.direction,
             line=record.site.line,
-            what=record.cause.what,
-            why=record.cause.why,
+            event=record.cause.event,
+            cause=record.cause.reason,
             advice=record.cause.advice,
         )
 

@@ -26,7 +26,7 @@ def realise(case: Case, conditions: Conditions, *, seed: int | None = None) -> R
     if draws.not_replayed:
         again = _record_draws(case, realised, conditions, seed, apart=frozenset(draws.not_replayed))
         draws = draws if again.problem else again
-    return replace(realised, draws=draws) if draws.matter else realised
+    return replace(realised, draws=draws) if draws.are_drawn else realised
 
 
 def realise_and_run_float32(case: Case, conditions: Conditions) -> tuple[Realised, Step]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from pytest_amp.account import Account, Made, receive
+from pytest_amp.account import Account, AccountEntry, receive
 from pytest_amp.failure import AmpFailure
 from pytest_amp.run.identity import INFO
 from pytest_amp.run.session import Messages
@@ -33,7 +33,7 @@ def settle(
     _blame(messages, [failure for failure in lost if failure not in of_test])
     if of_test and not report.failed and not (report.skipped and hasattr(report, "wasxfail")):
         report.outcome = "failed"
-        report.longrepr = "\n".join(failure.told() for failure in of_test)
+        report.longrepr = "\n".join(failure.message() for failure in of_test)
         vars(report).pop("wasxfail", None)
 
 
@@ -50,7 +50,7 @@ def say_failed(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.Te
         report.amp["failed"] = text.splitlines()[0]
 
 
-def _blame(messages: Messages, failures: Iterable[Made]) -> None:
+def _blame(messages: Messages, failures: Iterable[AccountEntry]) -> None:
     for failure in failures:
         first = next(iter(failure.text.splitlines()), "")
         where = f" in {failure.place}" if failure.place else ""

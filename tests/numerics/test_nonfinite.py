@@ -149,7 +149,7 @@ def test_operator_line_and_reason_are_named(name: str) -> None:
     assert actual is not None
     assert (actual.operator, actual.module, actual.direction) == (operator, "the loss", Direction.FORWARD)
     assert actual.line == f"tests/numerics/{line(mark)}"
-    assert re.search(what, actual.what), actual.what
+    assert re.search(what, actual.event), actual.event
     assert why in actual.likely
     assert origin(case(loss), BF16) is None
 
@@ -179,7 +179,7 @@ def test_backward_operator_has_the_line_of_its_forward_pass() -> None:
     assert actual is not None
     assert actual.operator == "cast (of ToCopy)"
     assert actual.direction is Direction.BACKWARD
-    assert "overflow: up to 1e+09" in actual.what
+    assert "overflow: up to 1e+09" in actual.event
     trace = predicted.trace(case(steep), Conditions(CPU, FP16))
     assert trace.rows[-1].direction == "backward"
     assert trace.rows[-1].operator == "aten::_to_copy"
