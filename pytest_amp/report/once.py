@@ -20,4 +20,4 @@ def shortened(run: Run) -> dict[str, str]:
 def _short(text: str, shown: str) -> str:
     headline, *parts = text.strip().splitlines() or [""]
     command = [line for line in parts if line.startswith("  rerun ")]
-    return "\n".join(map(printable, [headline, f"  as        {shown}", *command]))
+    return "\n".join(map(printable, [headline, f"  same as   {shown}", *command]))

@@ -87,7 +87,7 @@ def test_failure_of_a_cause_is_shown_once(project: Project) -> None:
     result = run(project, "--junitxml=junit.xml")
     shown = [line for line in result.stdout.lines if line.startswith("  before    float32")]
     assert len(shown) == 1
-    as_first = [line for line in result.stdout.lines if line == "  as        test_it.py::test_softmax[cpu-bf16]"]
+    as_first = [line for line in result.stdout.lines if line == "  same as   test_it.py::test_softmax[cpu-bf16]"]
     assert len(as_first) == 3
     assert (project.path / "junit.xml").read_text(encoding="utf-8").count('<failure message="AmpFailure: softmax') == 4
     assert (

@@ -75,7 +75,7 @@ def test_summary_of_an_empty_run_is_empty() -> None:
 
 def test_second_failure_of_a_cause_is_shortened() -> None:
     assert shortened(run()) == {
-        "test_it.py[fp16]": "AmpFailure: mm is low on cuda-fp16\n  as        test_it.py[bf16]\n"
+        "test_it.py[fp16]": "AmpFailure: mm is low on cuda-fp16\n  same as   test_it.py[bf16]\n"
         "  rerun     pytest test_it.py[fp16]"
     }
 
