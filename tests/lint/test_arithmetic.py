@@ -140,6 +140,11 @@ def rounded_times(x: Tensor) -> Tensor:
     return times.to(x.dtype)[:, None] * torch.linspace(0.1, 1, HIDDEN)
 
 
+def cross_entropy(probabilities: Tensor) -> Tensor:
+    with torch.autocast("cpu", enabled=False):  # autocast refuses it on CUDA
+        return functional.binary_cross_entropy(probabilities, torch.full_like(probabilities, 0.5), reduction="none")
+
+
 PAIRS = {
     "layer norm": (layer_norm, layer_norm_float32, "low-norm"),
     "rms norm": (
@@ -186,8 +191,8 @@ PAIRS = {
         "low-log",
     ),
     "cross entropy of rounded probabilities": (
-        lambda x: functional.binary_cross_entropy(x.sigmoid().float(), torch.full(x.shape, 0.5), reduction="none"),
-        lambda x: functional.binary_cross_entropy(x.float().sigmoid(), torch.full(x.shape, 0.5), reduction="none"),
+        lambda x: cross_entropy(x.sigmoid().float()),
+        lambda x: cross_entropy(x.float().sigmoid()),
         "low-log",
     ),
     "angles": (rotated(angles), rotated(angles_float32), "low-angles"),
