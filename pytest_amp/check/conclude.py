@@ -43,18 +43,17 @@ def _telling(entries: Sequence[Entry]) -> list[Entry]:
 def _folded(entries: Sequence[Entry]) -> list[Entry]:
     """Return the entries, with a failed check as a part of the linter's error of the same line, which explains it."""
     causes = {entry.site: entry for entry in entries if entry.is_error and entry.site and entry.check}
-    effects: dict[str, list[Entry]] = {}
+    effects: dict[str, list[tuple[str, str]]] = {site: [] for site in causes}
+    remaining = []
     for entry in entries:
-        if not entry.check and entry.site in causes:
-            effects.setdefault(entry.site, []).append(entry)
-    folded = []
-    for entry in entries:
-        if entry is causes.get(entry.site):
-            also = tuple(("also", f"{effect.kind}: {effect.message}") for effect in effects.get(entry.site, ()))
-            folded.append(replace(entry, parts=entry.parts + also))
-        elif entry.check or entry.site not in causes:
-            folded.append(entry)
-    return folded
+        if entry.is_failed_check and entry.site in causes:
+            effects[entry.site].append(("also", f"{entry.kind}: {entry.message}"))
+        else:
+            remaining.append(entry)
+    return [
+        replace(entry, parts=(*entry.parts, *effects[entry.site])) if entry is causes.get(entry.site) else entry
+        for entry in remaining
+    ]
 
 
 def _checked(report: Report) -> str:

@@ -35,6 +35,11 @@ class Entry:
         return self.severity is Severity.ERROR
 
     @property
+    def is_failed_check(self) -> bool:
+        """Return whether the entry is the failure of a check, and no finding."""
+        return self.kind.startswith("check-")
+
+    @property
     def page(self) -> str:
         """Command that prints the page of the kind, from an installed package, too."""
         return f"pytest-amp finding {self.kind}"
