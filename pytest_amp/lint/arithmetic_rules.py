@@ -98,10 +98,7 @@ _KINDS = {
         "exponentials and their sum ({operators}), a softmax by hand, are computed in {dtype}",
         "Use softmax, log_softmax or logsumexp of float32 values: torch.softmax(x.float(), -1)",
     ),
-    "low-log": (
-        "a logarithm ({operators}) is computed in {dtype}",
-        LOG_OF_LOGITS,
-    ),
+    "low-log": ("a logarithm ({operators}) is computed in {dtype}", LOG_OF_LOGITS),
     "low-power": (
         "a power with a low-precision exponent ({operators}) is computed in {dtype}",
         "Compute the exponent in float32: base ** exponent.float()",

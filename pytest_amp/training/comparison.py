@@ -265,7 +265,8 @@ def _check_steps(  # noqa: PLR0913  # the runs that are compared
         lost = max(step.lost for step in (steps if redrawn else [float32]))
         compared = max(abs(float32.loss), abs(low.loss)) >= converged
         if compared and low.zero > zero + _MORE_ZERO:
-            zero = max(zero, _flushed(setup, index, draws))
+            rounded = rounded_step(setup, index, dict(plain.model.named_parameters()), draws)
+            zero = zero if rounded is None else max(zero, rounded.flushed)
         if compared and low.zero > zero + _MORE_ZERO:
             raise Doubtful(
                 f"{where}: {low.zero:.0%} of the gradients are exactly zero",
@@ -285,12 +286,6 @@ def _check_steps(  # noqa: PLR0913  # the runs that are compared
                 likely=likely_sizes(setup, float32, low, low_run.scaler.get_scale())
                 or "the weights, or what is added to them, are in a low dtype",
             )
-
-
-def _flushed(setup: Setup, index: int, draws: Draws) -> float:
-    """Return ``RoundedStep.flushed`` of a step; zero if it cannot be predicted."""
-    rounded = rounded_step(setup, index, None, draws)
-    return 0.0 if rounded is None else rounded.flushed
 
 
 def _of_first(setup: Setup, plain: Trajectory, low_run: Trajectory, index: int) -> str | None:

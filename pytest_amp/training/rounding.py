@@ -44,11 +44,10 @@ class RoundedStep:
         return sum(int((cast == 0).sum()) for cast, _ in both) / max(sum(cast.numel() for cast, _ in both), 1)
 
 
-def rounded_step(setup: Setup, index: int, names: Container[str] | None, draws: Draws) -> RoundedStep | None:
+def rounded_step(setup: Setup, index: int, names: Container[str], draws: Draws) -> RoundedStep | None:
     """Predict the gradients of the parameters ``names`` in step ``index`` from the float32 run's weights before it.
 
-    ``names`` is None for all parameters. ``draws`` are the training's random numbers. Returns None for a step that
-    cannot be predicted.
+    ``draws`` are the training's random numbers. Returns None for a step that cannot be predicted.
     """
     try:
         prediction = _prediction(setup, index, draws)
@@ -59,7 +58,6 @@ def rounded_step(setup: Setup, index: int, names: Container[str] | None, draws: 
         if passes(error):
             raise
         return None
-    names = prediction.exact.gradients if names is None else names
     exact = _gradients(prediction.exact, names)
     return RoundedStep(
         exact,

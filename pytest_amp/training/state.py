@@ -81,23 +81,29 @@ class UpdatedModules:
             if not isinstance(module, torch.nn.Module) or isinstance(module, AveragedModel):
                 continue
             for part, tensor in (*module.named_parameters(), *module.named_buffers()):
+                if not _is_low(tensor):
+                    continue
                 key = f"kept[{name!r}].{part}"
                 self._before[key] = tensor, tensor.detach().clone()
                 same, values = before.get(key, (None, tensor))
                 if same is tensor and not torch.equal(tensor, values) and not _is_copy(tensor, weights.get(part)):
                     updated.append((key, tensor.detach()))
-        return [entry for entry in _rounded(updated) if not entry.hollow]
+        return list(_rounded(updated))
 
 
 def _is_copy(tensor: torch.Tensor, weight: torch.Tensor | None) -> bool:
     return weight is not None and weight.shape == tensor.shape and torch.equal(weight.to(tensor.dtype), tensor)
 
 
+def _is_low(tensor: torch.Tensor) -> bool:
+    return is_inexact(tensor) and tensor.dtype.to_real().itemsize < torch.float32.itemsize
+
+
 def _rounded(tensors: list[tuple[str, torch.Tensor]]) -> Iterator[Rounded]:
     for name, tensor in tensors:
         if not is_inexact(tensor):
             continue
-        if tensor.dtype.to_real().itemsize < torch.float32.itemsize:
+        if _is_low(tensor):
             yield Rounded(name, tensor.dtype, hollow=False)
             continue
         low = next((dtype for dtype in _LOW if is_hollow(tensor, dtype)), None)

@@ -198,7 +198,6 @@ def test_failed_check_of_the_same_line_is_a_part_of_the_error(project: Project) 
         models=MODELS,
         test_it="""
         import models
-        from torch.nn import functional
 
         def penalised(iteration):
             iteration.optimizer.zero_grad()

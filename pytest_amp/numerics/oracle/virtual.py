@@ -196,12 +196,7 @@ class Predictor:
             results = self._evaluated(call, operation)
         if not returned:
             return results[0] if results else None
-        outputs = [
-            # A gradient that nobody asks for is None, which fake kernels do not always say.
-            torch_private.virtual_tensor(_as_wide(value), dtype) if dtype is not None and value is not None else value
-            for value, dtype in zip(results, returned, strict=True)
-        ]
-        return torch_private.with_aliases(call, _shaped(call, outputs))
+        return torch_private.with_aliases(call, _shaped(call, _virtual_results(results, returned)))
 
     def _bits(self, call: torch_private.Dispatched) -> torch.Tensor:
         """Return the bits of a tensor of the real dtype in another dtype: a copy without shared memory."""
@@ -270,12 +265,7 @@ class Predictor:
             return written_by(call)[0]
         else:
             results = [value.clone() for value in draw.values]
-        outputs = [
-            # A gradient that nobody asks for is None, which fake kernels do not always say.
-            torch_private.virtual_tensor(_as_wide(value), dtype) if dtype is not None and value is not None else value
-            for value, dtype in zip(results, returned, strict=True)
-        ]
-        return _shaped(call, outputs)
+        return _shaped(call, _virtual_results(results, returned))
 
 
 def _meets(operation: Operation, results: list[Any]) -> bool:
@@ -283,6 +273,14 @@ def _meets(operation: Operation, results: list[Any]) -> bool:
     if model_for(operation).name is not ModelName.ANY_ORDER or not operation.rounds:
         return False
     return any(met(*pair) for pair in zip(results, operation.once(), strict=True))
+
+
+def _virtual_results(results: list[Any], returned: tuple[torch.dtype | None, ...]) -> list[Any]:
+    """Return virtual tensors of the flat results; a gradient that nobody asks for is None, whatever its fake dtype."""
+    return [
+        torch_private.virtual_tensor(_as_wide(value), dtype) if dtype is not None and value is not None else value
+        for value, dtype in zip(results, returned, strict=True)
+    ]
 
 
 def _as_wide(value: torch.Tensor) -> torch.Tensor:
