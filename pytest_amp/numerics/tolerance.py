@@ -24,6 +24,9 @@ error of a tensor, and d = r - p, then excess is |r| / |p| and distance is |d| /
   former is 0.5 for the median of a case; kernels that sum in another order (AVX2 compared with AVX512) reached 0.21 at
   most. The latter is 2; two independent errors are sqrt(2) apart. With nondeterministic reductions (``order``) the two
   steps are independent draws, and only the latter applies.
+- SAME is the distance from manual casts, in units of the noise, up to which a tensor counts as equal to that of manual
+  casts. An error above EXCESS is then an error of manual casts, too, but for a tenth of the noise. Atomics of cuDNN's
+  backward convolutions gave at most 0.03 (``segresnet``, both dtypes, 12 seeds, H200, torch 2.11).
 - FARTHEST, sqrt(2) EXCESS, bounds the distance of a tensor from its prediction; the largest measured distance is 1.18
   over tensors of 64 elements or more.
 - Cancellation: if terms cancel, float32 itself is as far from the exact value as the noise, and mixed precision makes
@@ -50,6 +53,7 @@ FARTHEST = 2.0**0.5 * EXCESS
 MOST_NOISE = 0.25
 MEDIAN_DISTANCE = 0.5
 WORST_DISTANCE = 2.0
+SAME = 0.1
 
 
 def spread(elements: float) -> float:

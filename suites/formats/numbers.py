@@ -15,8 +15,11 @@ from pytest_amp.formats.format import Doubles
 from pytest_amp.precision import Precision
 from pytest_amp.run.targets import Target
 
-#: The first release whose conversion to E4M3 saturates, by device type: pytorch/pytorch#177870, pytorch/pytorch#178817.
-SATURATES_SINCE = {"cuda": (2, 12), "cpu": (2, 13)}
+#: The first release whose conversion to E4M3 saturates: of the floating dtypes that CUDA converts by an instruction
+#: (pytorch/pytorch#177870), and of all dtypes on a CPU and on CUDA (pytorch/pytorch#178817).
+INSTRUCTION_SATURATES_SINCE = (2, 12)
+SATURATES_SINCE = {"cuda": (2, 13), "cpu": (2, 13)}
+BY_INSTRUCTION = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def autocast_format(precision: Precision) -> Format:
@@ -29,16 +32,19 @@ def low_formats(target: Target) -> Iterable[str]:
     return (target.precision.name, FLOAT8_E4M3FN.name, FLOAT8_E5M2.name)
 
 
-def overflow_of(form: Format, device_type: str) -> Overflow:
-    """Return the overflow behaviour of this release's conversion to ``form``: saturation, or infinity or NaN."""
-    if form is FLOAT8_E4M3FN and saturates(device_type):
+def overflow_of(form: Format, device_type: str, *, source: torch.dtype = torch.float32, way: str = "to") -> Overflow:
+    """Return the overflow behaviour of this release's conversion of ``source`` to ``form`` by ``way`` (CONVERSIONS)."""
+    converter = "cpu" if way == FROM_A_LIST else device_type
+    if form is FLOAT8_E4M3FN and saturates(converter, source):
         return Overflow.SATURATE
     return Overflow.SPECIAL
 
 
-def saturates(device_type: str) -> bool:
-    """Return whether conversions to E4M3 saturate; in earlier releases the same values become NaN."""
+def saturates(device_type: str, source: torch.dtype) -> bool:
+    """Return whether conversions of ``source`` to E4M3 saturate; in earlier releases the same values become NaN."""
     since = SATURATES_SINCE.get(device_type)
+    if device_type == "cuda" and source in BY_INSTRUCTION:
+        since = INSTRUCTION_SATURATES_SINCE
     return since is not None and release_of(torch.__version__) >= since
 
 
@@ -86,8 +92,10 @@ def _from_numbers(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return torch.tensor(x.tolist(), dtype=dtype, device=x.device)
 
 
+#: The conversion of Python's numbers, on the CPU for every device.
+FROM_A_LIST = "from a list"
 #: Conversions that are slow per value.
-SLOW = ("one by one", "from a list")
+SLOW = ("one by one", FROM_A_LIST)
 
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
 
@@ -113,13 +121,18 @@ CONVERSIONS: dict[str, Conversion] = {
     "transposed": lambda x, dtype: _in_shape(x, dtype, columns=5, transposed=True),
     "at the end": _at_the_end,
     "one by one": _one_by_one,
-    "from a list": _from_numbers,
+    FROM_A_LIST: _from_numbers,
 }
 
 
-def expect_rounded(amp: SuiteAmp, form: Format, inputs: Doubles, actual: torch.Tensor, *, way: str) -> None:
-    """Raise AmpFailure unless ``actual`` is ``inputs`` rounded to ``form`` once, to nearest with ties to even."""
-    expected = form.round(inputs, overflow_of(form, amp.device.type))
+def expect_rounded(  # noqa: PLR0913  # one comparison
+    amp: SuiteAmp, form: Format, inputs: Doubles, actual: torch.Tensor, *, way: str, overflow: Overflow | None = None
+) -> None:
+    """Raise AmpFailure unless ``actual`` is ``inputs`` rounded to ``form`` once, to nearest with ties to even.
+
+    ``overflow`` is the overflow behaviour of the conversion; None is that of float32 by ``Tensor.to``.
+    """
+    expected = form.round(inputs, overflow or overflow_of(form, amp.device.type))
     values = converted(actual, form)
     same = (values == expected) & (np.signbit(values) == np.signbit(expected)) | np.isnan(values) & np.isnan(expected)
     if same.all():

@@ -15,9 +15,9 @@ from pytest_amp.formats import FLOAT8_E4M3FN, FORMATS, Format, Overflow, convert
 from .numbers import CONVERSIONS, autocast_format, low_formats, overflow_of, tensor_of
 
 
-def _over(form: Format, amp: SuiteAmp, value: float) -> float:
+def _over(form: Format, amp: SuiteAmp, value: float, way: str) -> float:
     """Return the expected conversion of a ``value`` that overflows the format."""
-    if overflow_of(form, amp.device.type) is Overflow.SATURATE:
+    if overflow_of(form, amp.device.type, way=way) is Overflow.SATURATE:
         return math.copysign(form.max, value)
     return math.copysign(math.inf, value) if form.infinities else math.nan
 
@@ -33,10 +33,11 @@ def _hold(amp: SuiteAmp, form: Format, value: float, expected: float, way: str) 
     actual = _convert(amp, form, value, way)
     if actual == expected or (math.isnan(actual) and math.isnan(expected)):
         return
+    overflow = overflow_of(form, amp.device.type, way=way)
     raise AmpFailure(
         f"{value!r} becomes {actual!r} in {form.name} by {way} on {amp.target.id}",
         label_before="rule",
-        before=f"{expected!r}: what is too large becomes {overflow_of(form, amp.device.type).value} in this release",
+        before=f"{expected!r}: what is too large becomes {overflow.value} in this release",
         now=f"{actual!r} on {amp.device.describe()}",
         likely="a conversion that saturates where it did not, or the other way round",
     )
@@ -50,13 +51,13 @@ def test_what_is_too_large(amp: SuiteAmp, name: str, way: str) -> None:
     last, tie = form.max, form.overflows_at
     above = float(np.nextafter(np.float32(tie), np.float32(math.inf)))
     below = float(np.nextafter(np.float32(tie), np.float32(0)))
-    tied = last if form is FLOAT8_E4M3FN else _over(form, amp, tie)
+    tied = last if form is FLOAT8_E4M3FN else _over(form, amp, tie, way)
     for sign in (1.0, -1.0):
-        for value, expected in ((last, last), (below, last), (tie, tied), (above, _over(form, amp, above))):
+        for value, expected in ((last, last), (below, last), (tie, tied), (above, _over(form, amp, above, way))):
             _hold(amp, form, sign * value, math.copysign(expected, sign), way)
         for value in (2 * above, 4.0 * last, math.inf):
             if math.isinf(value) or value < 2.0**128:
-                _hold(amp, form, sign * value, _over(form, amp, sign * value), way)
+                _hold(amp, form, sign * value, _over(form, amp, sign * value, way), way)
 
 
 @pytest.mark.parametrize("way", CONVERSIONS)

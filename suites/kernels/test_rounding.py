@@ -30,7 +30,8 @@ def test_ties_and_their_neighbours(amp: SuiteAmp, name: str, way: str) -> None:
     for kind, values in neighbours(form).named().items():
         inputs = spread(values, 200) if way in SLOW else values
         actual = CONVERSIONS[way](tensor_of(inputs, amp), form.dtype)
-        expect_rounded(amp, form, inputs, actual, way=f"{way} ({kind})")
+        overflow = overflow_of(form, amp.device.type, way=way)
+        expect_rounded(amp, form, inputs, actual, way=f"{way} ({kind})", overflow=overflow)
 
 
 def test_numbers_of_every_size(amp: SuiteAmp, name: str) -> None:
@@ -56,7 +57,8 @@ def test_from_other_dtypes(amp: SuiteAmp, name: str, source: str) -> None:
     else:
         values = generator.integers(-(2**20), 2**20, 4096).astype(np.float64)
     actual = tensor_of(values, amp, dtype).to(form.dtype)
-    expect_rounded(amp, form, FP32.round(values), actual, way=f"to, from {source}")
+    overflow = overflow_of(form, amp.device.type, source=dtype)
+    expect_rounded(amp, form, FP32.round(values), actual, way=f"to, from {source}", overflow=overflow)
 
 
 def test_between_low_formats(amp: SuiteAmp, name: str) -> None:

@@ -23,8 +23,12 @@ CASE, CPU = mlp(), find_device("cpu")
 WHERE = Conditions(CPU, BF16)
 
 
-def tensor(*, error: float = 1e-3, noise: float = 1e-3, elements: int = 100, from_model: float = 0.0) -> Compared:
-    return Compared("layer.weight", elements, error, noise, error, 0.0, 2 * noise, equal=False, from_model=from_model)
+def tensor(
+    *, error: float = 1e-3, noise: float = 1e-3, elements: int = 100, from_model: float = 0.0, distance: float = 1.0
+) -> Compared:
+    return Compared(
+        "layer.weight", elements, error, noise, error, distance, 2 * noise, equal=False, from_model=from_model
+    )
 
 
 def test_tolerance_bounds_lie_between_healthy_and_faulty_errors() -> None:
@@ -100,6 +104,9 @@ def test_equality_with_manual_casts_passes_unless_operators_are_faulty() -> None
     far = replace(tensor(from_model=9.0), equal=True)
     chance.check_distance(stub(), [far])
     assert chance.not_acquitted(stub(), [far, tensor()]) == [tensor()]
+    atomics = tensor(from_model=9.0, distance=0.9 * tolerance.SAME)
+    other = tensor(from_model=9.0, distance=1.1 * tolerance.SAME)
+    assert chance.not_acquitted(stub(), [atomics, other]) == [other]
     for run in (stub(problem="no kernel for Double"), stub(faults=1)):
         with pytest.raises(AmpFailure, match="9 times the noise"):
             chance.check_distance(run, [far])
