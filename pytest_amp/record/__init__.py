@@ -31,6 +31,7 @@ from pytest_amp.record.file import (
     write_whole,
 )
 from pytest_amp.record.history import BackEnd, History, history
+from pytest_amp.record.joined import check_joinable, joined
 from pytest_amp.record.lock import alone
 from pytest_amp.record.observation import (
     EXACT,
@@ -76,6 +77,7 @@ __all__ = [
     "Verdict",
     "alone",
     "canonical",
+    "check_joinable",
     "check_value",
     "check_written",
     "compare",
@@ -87,6 +89,7 @@ __all__ = [
     "from_baseline",
     "from_data",
     "history",
+    "joined",
     "judged",
     "keys_of",
     "keys_of_test",

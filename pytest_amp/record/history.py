@@ -9,10 +9,8 @@ from packaging.version import InvalidVersion, Version
 
 from pytest_amp.record.difference import Difference, difference
 from pytest_amp.record.file import Record
+from pytest_amp.record.joined import joined
 from pytest_amp.record.observation import Keyed
-
-#: Dtypes of which a back end has one record in a release. Every run has a few checks in fp32 and tf32.
-_SELECTED = ("bf16", "fp16")
 
 
 @dataclass(frozen=True)
@@ -57,7 +55,7 @@ def history(records: Mapping[str, Record]) -> History:
         for back_end, dtype, part in _split(record):
             row = parts.setdefault(back_end, {}).setdefault(dtype, [None] * len(releases))
             earlier = row[index]
-            row[index] = (name, part) if earlier is None else (name, _joined(earlier, (name, part), dtype))
+            row[index] = (name, part) if earlier is None else (name, joined(earlier, (name, part)))
     return History(
         tuple(map(str, releases)),
         tuple(_back_end(name, parts[name]) for name in sorted(parts, key=_order)),
@@ -91,25 +89,6 @@ def _split(record: Record) -> Iterator[tuple[str, str, Record]]:
             },
         )
         yield f"{device} ({card})" if card else device, dtype, part
-
-
-def _joined(first: tuple[str, Record], second: tuple[str, Record], dtype: str) -> Record:
-    """Return both parts of one release as one, such as a run of the suites and a later one of their family speed."""
-    (old_name, old), (new_name, new) = first, second
-    known = {entry.key for entry in (*old.observations, *old.failures)}
-    shared = next((entry.key for entry in (*new.observations, *new.failures) if entry.key in known), None)
-    if shared is not None and dtype in _SELECTED:
-        torch = new.provenance.get("torch")
-        raise ValueError(f"{old_name} and {new_name} have {shared} of torch {torch}; expected it in one record")
-    if shared is not None:
-        return old
-    return replace(
-        old,
-        observations=(*old.observations, *new.observations),
-        failures=(*old.failures, *new.failures),
-        complete=old.complete and new.complete,
-        ran=None if old.ran is None or new.ran is None else {**old.ran, **new.ran},
-    )
 
 
 def _order(name: str) -> tuple[int, str]:

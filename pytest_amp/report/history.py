@@ -32,8 +32,8 @@ LEGEND_OF_TEXT = (
     "Each release is compared with the previous one that has a record of the back end and the dtype; "
     f"{NOT_RECORDED} stands for a release without a record."
 )
-LEGEND = f"{LEGEND_OF_TEXT} A cell in bold differs from that release."
-#: Verdicts of a value that differs, without being better or worse.
+LEGEND = f"{LEGEND_OF_TEXT} A cell in bold differs from that release, one with ? is too uncertain to tell."
+#: Verdicts of a value that differs, or may differ, without being better or worse.
 _OTHER = (Verdict.CHANGED, Verdict.GONE, Verdict.INCONCLUSIVE, Verdict.OBSERVED, Verdict.NEW)
 _SPEEDUP = "/speedup"
 
@@ -77,7 +77,7 @@ class _Part:
                 reason = self._known[index].get(key)
                 if reason is not None:
                     reasons[reason] = None
-                elif key in moved:
+                elif _is_different(moved.get(key)):
                     unknown += 1
         listed = [*reasons][:REASONS]
         listed += and_more([*reasons], REASONS, "reasons")
@@ -93,10 +93,12 @@ class _Part:
         """Yield the value of one key in each release."""
 
         def value(index: int, record: Record) -> Cell:
-            observation, moved = record.by_key().get(key), key in self.moved.get(index, {})
+            observation, change = record.by_key().get(key), self.moved.get(index, {}).get(key)
+            moved = _is_different(change)
             if observation is None:
                 return Cell("gone" if moved else "", moved)
-            return Cell(short(valued(observation), LETTERS), moved)
+            doubtful = change is not None and not moved
+            return Cell(short(valued(observation), LETTERS) + " ?" * doubtful, moved)
 
         return self.cells(value)
 
@@ -104,6 +106,11 @@ class _Part:
         """Yield the differing observations of all steps."""
         for step in self.moved.values():
             yield from step.values()
+
+
+def _is_different(change: Observation | None) -> bool:
+    """Return whether a value of a step differs, rather than that its interval is too wide to tell."""
+    return change is not None and change.verdict is not Verdict.INCONCLUSIVE
 
 
 def rows_of(back_end: BackEnd) -> list[Row]:
@@ -194,8 +201,14 @@ def _grades(observations: Sequence[Observation]) -> Iterator[str]:
         if not group:
             continue
         factors = sorted(factor for observation in group if (factor := _factor(observation)) is not None)
-        ends = dict.fromkeys(f"{float(f'{factor:.2g}'):g}" for factor in (*factors[:1], *factors[-1:]))
+        ends = dict.fromkeys(map(_rounded, (*factors[:1], *factors[-1:])))
         yield f"{len(group)} {TITLES[verdict]}" + (f", {' to '.join(ends)} times" if ends else "")
+
+
+def _rounded(factor: float) -> str:
+    """Format with two digits, and three near 1: ``1.04``."""
+    digits = 3 if abs(factor - 1.0) < 0.1 else 2
+    return f"{float(f'{factor:.{digits}g}'):g}"
 
 
 def _factor(observation: Observation) -> float | None:
@@ -251,7 +264,7 @@ def _remaining(part: _Part) -> Iterator[Row]:
             group = [observation for observation in step if observation.family == family and _is_other(observation)]
             counts = {verdict: sum(one.verdict is verdict for one in group) for verdict in _OTHER}
             text = ", ".join(f"{count} {TITLES[verdict]}" for verdict, count in counts.items() if count)
-            return Cell(text, moved=bool(group))
+            return Cell(text, moved=any(map(_is_different, group)))
 
         yield part.row("other changes", family, keys, part.cells(counted))
 

@@ -17,12 +17,13 @@ from pytest_amp.record import (
     Observation,
     Record,
     Value,
+    Verdict,
     difference,
     history,
     read_record,
     write_record,
 )
-from pytest_amp.report.history import Cell, Row, rows_of
+from pytest_amp.report.history import Cell, Row, _grades, rows_of
 from tests.project import ROOT
 
 TEST = "test_it::test_it"
@@ -44,10 +45,12 @@ def cpu(version: str, rule: str, error: float, *, failures: tuple[Failure, ...] 
     return Record(observations, {"torch": f"{version}+cpu", "seed": 0}, ran=ran, failures=failures)
 
 
-def cuda(version: str, dtype: str, speedup: float, *, card: str = "NVIDIA H200") -> Record:
-    ends = (0.999 * speedup, 1.001 * speedup)
+def cuda(
+    version: str, dtype: str, speedup: float, *, card: str = "NVIDIA H200", half_interval: float = 0.001
+) -> Record:
+    ends = ((1 - half_interval) * speedup, (1 + half_interval) * speedup)
     fact = Observation(
-        f"speed/cuda/{dtype}/conv3d/over-tf32/device/speedup",
+        f"speed/cuda/{dtype}/matmul-odd/over-tf32/device/speedup",
         Kind.RATIO,
         speedup,
         interval=ends,
@@ -114,7 +117,7 @@ def test_rows_are_grouped_by_back_end() -> None:
             (unknown.format(1),),
         ),
     ]
-    name = "conv3d/over-tf32/device"
+    name = "matmul-odd/over-tf32/device"
     speedups = [row for row in on_cuda if row.group == "speedups"]
     assert speedups == [
         Row(
@@ -126,6 +129,20 @@ def test_rows_are_grouped_by_back_end() -> None:
         ),
         Row("speedups", name, ("fp16",), (Cell("1.6 [1.6, 1.6]"), Cell("-"), Cell("1.6 [1.6, 1.6]"))),
     ]
+
+
+def test_value_with_a_wide_interval_is_marked_and_not_counted_as_different() -> None:
+    records = {"old": cuda("2.14.1", "bf16", 1.60), "new": cuda("2.15.0", "bf16", 1.59, half_interval=0.03)}
+    assert difference(*records.values()).of(Verdict.INCONCLUSIVE)
+    (row,) = [row for row in rows_of(history(records).back_ends[0]) if row.group == "speedups"]
+    assert row.cells == (Cell("1.6 [1.6, 1.6]"), Cell("1.59 [1.54, 1.64] ?"))
+    assert row.reasons == ()
+
+
+@pytest.mark.parametrize(("now", "text"), [(1.04, "1.04"), (0.972, "0.972"), (1.234, "1.2"), (3.0, "3")])
+def test_factor_near_one_has_three_digits(now: float, text: str) -> None:
+    worse = Observation("speed/cpu/bf16/it", Kind.SECONDS, now, baseline=1.0, verdict=Verdict.REGRESSED, test=TEST)
+    assert [*_grades([worse])] == [f"1 worse, {text} times"]
 
 
 def test_gone_rule_is_in_the_table() -> None:

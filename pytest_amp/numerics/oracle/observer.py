@@ -20,7 +20,7 @@ from pytest_amp.numerics.oracle.colliding_updates import spread
 from pytest_amp.numerics.oracle.conversion import SILENTLY_WRITTEN, operation_of
 from pytest_amp.numerics.oracle.models import REFUSALS, Model, ModelName, NotModelled, evaluate_both, model_for
 from pytest_amp.numerics.oracle.module_places import Direction, Place, Places
-from pytest_amp.numerics.oracle.operation import Operation, flips, is_real, met, rounded, widened
+from pytest_amp.numerics.oracle.operation import LOW, Operation, flips, is_real, met, rounded, widened
 from pytest_amp.numerics.oracle.promotion import KERNEL_DECIDES, returned_dtypes
 from pytest_amp.numerics.oracle.sums import certain, most_of_float32, other_numbers
 from pytest_amp.precision import FP32
@@ -249,7 +249,9 @@ class Observer:
             and not _representable(exact, self.low)
             and bool(is_hollow(real, self.low)),
             rounded_by_model=can_be_hollow and _representable(predicted, self.low),
-            spread=spread(predicted - exact) if any_order and met(predicted, rounded(exact, real.dtype)) else 1.0,
+            spread=spread(predicted - exact)
+            if any_order and real.dtype in LOW and met(predicted, rounded(exact, real.dtype))
+            else 1.0,
         )
 
     def _note(
