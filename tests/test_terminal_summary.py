@@ -39,7 +39,7 @@ def test_summary_counts_outcomes_by_target_and_family(project: Project) -> None:
         "ran       cpu-bf16  project 3 + 1 failed + 2 skipped, rules 2 + 1 error",
         "ran       cpu-fp16  project 3 + 1 failed + 2 skipped, rules 2 + 1 error",
         "skipped   4 (not here)",
-        "margin    project: 50% of what is allowed, project/cpu/fp16/e/2",
+        "closest   project: 50% of what is allowed, project/cpu/fp16/e/2",
         f"cause     {BOTH}: the test left torch's state changed (restored now): grad mode: True became False",
         f"cause     {BOTH}: assert False",
     ]

@@ -1,4 +1,4 @@
-"""Errors of a project's own code within a check: their text, their line, and which are passed on."""
+"""Errors that a project's code raises within a check: message, location, and whether to raise them again."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pytest_amp.torch_private import PrivateApiGone
 _LIBRARIES = Path(torch.__file__).parent, Path(__file__).parent.parent
 _PYTHON = Path(sysconfig.get_path("stdlib"))
 _INSTALLED = tuple({Path(sysconfig.get_path(name)) for name in ("purelib", "platlib")})
-#: Exceptions that are not errors of a case: a refusal, a missing private API, and those that end or skip a test.
+#: Exceptions that are not errors of a case: a usage error, a missing private API, and the end of a session or a skip.
 _PASS = AmpUsageError, PrivateApiGone, pytest.exit.Exception, unittest.SkipTest
 #: Maximum length of an error's text in a message.
 _MOST = 300
@@ -30,17 +30,16 @@ _MOST = 300
 def passes(error: BaseException) -> bool:
     """Return whether a check passes ``error`` on unchanged.
 
-    This holds for ``pytest.skip``, ``fail`` and ``xfail``, which are no ``Exception``, for KeyboardInterrupt, and for a
-    fault of the machine (a device that is full), which is none of the project's code.
+    It does for ``pytest.skip``, ``fail`` and ``xfail`` (not subclasses of ``Exception``), for KeyboardInterrupt, and for
+    faults of the machine, such as a device that is out of memory.
     """
     return not isinstance(error, Exception) or isinstance(error, _PASS) or fault_in(error) is not None
 
 
 def in_one_line(error: BaseException) -> str:
-    """Return the error's type, its line in the project, if any, and its text.
+    """Return the error's type, location and message in one line: ``KeyError (models.py:31): 'hidden'``.
 
-    An example is ``KeyError (models.py:31): 'hidden'``. An error that an installed library raises names the line there
-    and the project's line that called it.
+    If an installed library raised it, the location is the line in the library and the project's line that called it.
     """
     error = _stopped(error)
     frames = own_frames(error)
@@ -60,7 +59,7 @@ def _words(error: BaseException) -> str:
     try:
         return quoted(error, _MOST)
     except Exception as failed:  # noqa: BLE001  # an exception's own __str__ may raise anything
-        return f"its text raised {type(failed).__name__}"
+        return f"str() raised {type(failed).__name__}"
 
 
 def own_frames(error: BaseException, trace: TracebackType | None = None) -> list[traceback.FrameSummary]:

@@ -98,7 +98,7 @@ class Report:
             (line.check, line.verdict, _share(line.margin), f"{line.seconds:.1f} s", line.detail)
             for line in self.checks
         ]
-        yield as_table(("check", "verdict", "margin", "time", ""), rows)
+        yield as_table(("check", "verdict", "of limit", "time", ""), rows)
         for title, entries in (("findings", self.entries), ("accepted by expect=", self.accepted)):
             if entries:
                 yield ""

@@ -1,4 +1,4 @@
-"""Command ``pytest-amp join``: records of parts of one run as one record."""
+"""Command ``pytest-amp join``: join several records into one."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ def add(commands: Commands) -> None:
     """Add the command."""
     command = commands.add_parser(
         "join",
-        help="one record of several, such as of the suites and of speed, or of both dtypes",
-        description="One record of several of one release, device and seed: on a GPU speed runs in a process of its "
-        "own, after the other suites. Of checks in fp32 and tf32, which every run has, the first record's remain. "
-        "Ends with 2 where the records are not of one release, device and seed, where two of them have the same fact, "
-        "and where the new file exists already.",
+        help="join several records into one, such as those of the suites and of speed, or of bf16 and fp16",
+        description="Join records of one torch release into one, for instance because speed runs in its own process on "
+        "a GPU. The records must agree in torch, plugin, seed, tolerance scale and the hardware of their common "
+        "devices. Checks in fp32 and tf32 that several records have are taken from the first. Ends with 2 if the "
+        "records differ in these, if two have the same key in bf16 or fp16, and if the output exists.",
     )
-    command.add_argument("new", type=Path, help="the file to write, compressed if its name ends in .gz")
+    command.add_argument("output", type=Path, help="the file to write, compressed if its name ends in .gz")
     command.add_argument(
         "records", type=Path, nargs="+", help="the records to join; the first one's provenance is kept"
     )
@@ -33,7 +33,7 @@ def _join(options: argparse.Namespace) -> int:
     try:
         for other in named[1:]:
             check_joinable(named[0], other)
-        write_record(reduce(_add, named)[1], options.new, replace=False)
+        write_record(reduce(_add, named)[1], options.output, replace=False)
     except (ValueError, RecordError) as error:
         options.parser.error(printable(str(error)))
     return 0

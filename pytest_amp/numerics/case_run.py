@@ -116,4 +116,4 @@ def other_names(names: Sequence[str]) -> str:
     if not rest:
         return ""
     shown = ", ".join(rest[:3]) + (f" and {len(rest) - 3} more" if len(rest) > 3 else "")
-    return f" (so is {shown})"
+    return f" (also {shown})"

@@ -5,12 +5,13 @@ not a fault, so exceeding a bound in a single draw is not a failure by itself:
 
 - A tensor that is equal to that of manual casts is accepted if all operators of the step follow their rounding models.
   It was computed correctly, even if the prediction, which sums in another order, differs. If an operator has no model,
-  it was not checked, and the tensor is not accepted. *Equal* means bitwise, or within ``tolerance.SAME`` of the noise:
-  where a kernel adds with atomics, as cuDNN's backward convolutions do, no two steps have the same bits.
-- Any other tensor fails only if it exceeds the bound in the median of three draws, or over more draws if a reduction
-  adds in any order (``compare.confirmed``).
-- A tensor that is more exact than its rounding allows fails only if an operator received other dtypes than with manual
-  casts. Otherwise a kernel has improved, and is reported.
+  it was not checked, and the tensor is not accepted. *Equal* means bitwise equal, or different by at most
+  ``tolerance.SAME`` times the noise: kernels with atomics, such as cuDNN's backward convolutions, do not repeat their
+  bits.
+- Any other tensor fails only if it exceeds the bound in the median of three draws, or in the root mean square of more
+  draws if a reduction is nondeterministic (``compare.confirmed``).
+- A tensor whose error is smaller than rounding allows fails only if an operator received different dtypes than with
+  manual casts. Otherwise the improvement of a kernel is reported.
 """
 
 from __future__ import annotations
@@ -36,26 +37,26 @@ __tracebackhide__ = is_usage_error
 
 
 def not_acquitted(run: CaseRun, bad: Sequence[Compared]) -> list[Compared]:
-    """Return the tensors of ``bad`` that differ from manual casts'; all if an operator is unmodelled or has a fault."""
-    if not any(_is_as_with_manual_casts(tensor) for tensor in bad) or not run.prediction.same_device:
+    """Return the tensors of ``bad`` that differ from those of manual casts; all if a call was not checked."""
+    if not any(_equals_manual_casts(tensor) for tensor in bad) or not run.prediction.same_device:
         return list(bad)
     unjudged = any(call.problem is not None or _is_complex(call) for call in run.operators)
     if run.faults or unjudged or _has_sparse(run):
         return list(bad)
-    return [tensor for tensor in bad if not _is_as_with_manual_casts(tensor)]
+    return [tensor for tensor in bad if not _equals_manual_casts(tensor)]
 
 
-def _is_as_with_manual_casts(tensor: Compared) -> bool:
+def _equals_manual_casts(tensor: Compared) -> bool:
     return tensor.equal or tensor.distance <= tolerance.SAME
 
 
 def _is_complex(call: ObservedCall) -> bool:
-    """Return whether a call has complex results, for which there are no rounding models."""
+    """Return whether a call has complex results, which have no rounding model."""
     return any(result.dtype.is_complex for result in call.results)
 
 
 def _has_sparse(run: CaseRun) -> bool:
-    """Return whether a call of the step has a tensor that is not strided, for which there are no rounding models."""
+    """Return whether a call of the step has a tensor that is not strided. Such tensors have no rounding model."""
     layouts: set[torch.layout] = set()
 
     def note(overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -71,7 +72,7 @@ def _has_sparse(run: CaseRun) -> bool:
 
 
 def check_distance(run: CaseRun, compared: Sequence[Compared]) -> None:
-    """Check that no tensor's distance from its prediction exceeds that of two independent errors from each other."""
+    """Check that each tensor is within ``tolerance.FARTHEST`` of its prediction, in units of the noise."""
     if run.prediction.unmodelled:
         return
     limit = tolerance.FARTHEST
@@ -95,17 +96,18 @@ def check_distance(run: CaseRun, compared: Sequence[Compared]) -> None:
     raise AmpFailure(
         f"{name} under {run.conditions} is {worst.from_model:.3g} times the noise from its prediction",
         label_before="predicted",
-        before=f"at most {limit:.2f}, in the median of three draws: two independent errors are 1.41 apart",
-        now=run.conditions.now(f"error {worst.error:.3g}, of the prediction {worst.noise:.3g}"),
-        likely="an operator does not follow its rule or its rounding model: amp.trace(case) shows each",
+        before=f"at most {limit:.2f}, in {'more draws together' if any_order else 'the median of three draws'}: two "
+        "independent errors are 1.41 apart",
+        now=run.conditions.now(f"error {worst.error:.3g}; error of the prediction {worst.noise:.3g}"),
+        likely="an operator does not follow its rule or its rounding model: amp.trace(case) lists every operator",
     )
 
 
 def check_dtypes_given(run: CaseRun, compared: Sequence[Compared], observe: Observe) -> None:
-    """Check that operators receive the dtypes of manual casts, if a tensor is more exact than its rounding.
+    """Check that operators receive the dtypes of manual casts if a tensor's error is smaller than rounding allows.
 
-    A smaller error than the model's with the same dtypes is an improvement of a kernel, or chance: the operators are
-    observed as ``<case>/summary.improved``.
+    With equal dtypes a kernel has improved, or the error is small by chance. The improved operators are recorded as
+    ``<case>/summary.improved``.
     """
     least, most = run.conditions.precision.u / 8, tolerance.LEAST / max(run.conditions.tolerance_scale, 1.0)
     large = [tensor for tensor in compared if tensor.noise > least and tensor.elements >= tolerance.ENOUGH]

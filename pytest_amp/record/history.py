@@ -48,7 +48,7 @@ def history(records: Mapping[str, Record]) -> History:
     versions = {name: _version(name, record) for name, record in records.items()}
     releases = sorted(set(versions.values()))
     if len(releases) < 2:
-        raise ValueError(f"{len(records)} records of {len(releases)} release are no history; expected two releases")
+        raise ValueError(f"a history needs records of two or more releases; got {len(records)} of {len(releases)}")
     parts: dict[str, dict[str, list[tuple[str, Record] | None]]] = {}
     for name, record in records.items():
         index = releases.index(versions[name])
@@ -67,7 +67,7 @@ def _version(name: str, record: Record) -> Version:
     try:
         return Version(Version(str(torch)).public)
     except InvalidVersion:
-        raise ValueError(f"{name}: torch {torch!r} is no release") from None
+        raise ValueError(f"{name}: torch {torch!r} is not a release") from None
 
 
 def _split(record: Record) -> Iterator[tuple[str, str, Record]]:

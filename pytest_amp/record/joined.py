@@ -1,4 +1,4 @@
-"""Two records of one release as one record, such as a run of the suites and a later one of their family speed."""
+"""Join two records of one release, such as a run of the suites and a later run of the family ``speed``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 from pytest_amp.record.file import Record
 from pytest_amp.record.observation import Keyed, Value
 
-#: Dtypes of which one record of a release has the facts. Every run has a few checks in fp32 and tf32.
+#: Dtypes of --amp-dtype: only one of two joined records may have a key in them. Every run has checks in fp32 and tf32.
 _SELECTED = ("bf16", "fp16")
 
 
@@ -17,29 +17,32 @@ _SHARED = ("torch", "torch_git", "plugin", "seed", "tolerance_scale")
 
 
 def check_joinable(first: tuple[str, Record], second: tuple[str, Record]) -> None:
-    """Check that two records are of one release, seed and card of each device; raises ValueError, in one line."""
+    """Check that two records agree in torch, plugin, seed, tolerance scale and the hardware of their common devices.
+
+    Raises ValueError, in one line.
+    """
     (old_name, old), (new_name, new) = first, second
     devices = [_mapping(record, "devices") for record in (old, new)]
     pairs = [(entry, old.provenance.get(entry), new.provenance.get(entry)) for entry in _SHARED]
     pairs += [(device, devices[0][device], devices[1][device]) for device in devices[0] if device in devices[1]]
     for entry, before, after in pairs:
         if before != after:
-            raise ValueError(f"{old_name} has {entry} {before}, {new_name} {after}; expected records of one run")
+            raise ValueError(f"{old_name} has {entry} {before}, {new_name} {after}; expected equal values")
 
 
 def joined(first: tuple[str, Record], second: tuple[str, Record]) -> Record:
-    """Return two records, each with the name of its file, as one with the provenance of the first.
+    """Join two records, each given with the name of its file; the result has the provenance of the first.
 
-    Of checks in fp32 and tf32, which every run has, the first record's remain. Raises ValueError, in one line, if both
-    have the same fact in bf16 or fp16.
+    If both have a key in fp32 or tf32 in common, the second record's entries of that device and dtype are dropped.
+    Raises ValueError, in one line, if both have a key in bf16 or fp16 in common.
     """
     (old_name, old), (new_name, new) = first, second
-    known = {entry.key for entry in _keyed(old)}
-    shared = [entry for entry in _keyed(new) if entry.key in known]
-    twice = next((entry.key for entry in shared if entry.target[1] in _SELECTED), None)
-    if twice is not None:
+    known = {entry.key for entry in _entries(old)}
+    shared = [entry for entry in _entries(new) if entry.key in known]
+    duplicate = next((entry.key for entry in shared if entry.target[1] in _SELECTED), None)
+    if duplicate is not None:
         torch = new.provenance.get("torch")
-        raise ValueError(f"{old_name} and {new_name} have {twice} of torch {torch}; expected it in one record")
+        raise ValueError(f"{old_name} and {new_name} have {duplicate} of torch {torch}; expected it in one record")
     dropped = {entry.target for entry in shared}
     revisions = {**_mapping(new, "revisions"), **_mapping(old, "revisions")}
     return replace(
@@ -53,7 +56,7 @@ def joined(first: tuple[str, Record], second: tuple[str, Record]) -> Record:
     )
 
 
-def _keyed(record: Record) -> tuple[Keyed, ...]:
+def _entries(record: Record) -> tuple[Keyed, ...]:
     return (*record.observations, *record.failures)
 
 

@@ -163,7 +163,7 @@ def _margins(observations: Sequence[Observation]) -> list[str]:
         if o.allowed and o.better is not Better.HIGHER and isinstance(o.value, (int, float)) and o.value <= o.allowed:
             worst[o.family] = max(worst.get(o.family, (0.0, "")), (o.value / o.allowed, o.key))
     return [
-        f"margin    {family}: {share:.0%} of what is allowed, {key}" for family, (share, key) in sorted(worst.items())
+        f"closest   {family}: {share:.0%} of what is allowed, {key}" for family, (share, key) in sorted(worst.items())
     ]
 
 

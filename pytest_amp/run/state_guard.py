@@ -95,8 +95,8 @@ def _float32_matmul_precision() -> str:
 def _float32_arithmetic() -> list[Setting]:
     """Return the settings of fp32 arithmetic, through ``fp32_precision`` where it exists (torch 2.9).
 
-    A value written through it makes reads of ``allow_tf32`` raise, so only one of the two is read.
-    ``float32_matmul_precision`` comes first: writing it changes the newer settings, which follow.
+    After a write to ``fp32_precision``, reading ``allow_tf32`` raises, so only one of the two is read.
+    ``float32_matmul_precision`` comes first, since writing it changes the others.
     """
     import torch
 
@@ -143,7 +143,7 @@ def _default_device_name() -> str:
 def _default_device() -> list[Setting]:
     import torch
 
-    # None, not the CPU by name, which would be a mode that every factory call passes through.
+    # Reset with None: set_default_device("cpu") would install a mode that intercepts every factory call.
     return [
         Setting(
             "default device",
@@ -154,7 +154,7 @@ def _default_device() -> list[Setting]:
 
 
 def _attention() -> list[Setting]:
-    """Return the kernels that scaled_dot_product_attention may choose, which differ in their rounding."""
+    """Return the settings that enable each kernel of scaled_dot_product_attention; the kernels round differently."""
     from torch.backends import cuda
 
     kernels = ("flash", "mem_efficient", "math", "cudnn")
@@ -170,7 +170,7 @@ def _attention() -> list[Setting]:
 
 
 def settings(device_type: str | None = None) -> list[Setting]:
-    """Return all guarded settings; ``device_type`` adds that of a device that is not torch's own."""
+    """Return all guarded settings; ``device_type`` adds the autocast settings of an out-of-tree device."""
     import torch
 
     device_types = dict.fromkeys((*AUTOCAST_TYPES, device_type or "cpu"))
@@ -231,7 +231,7 @@ def _set_deterministic(value: object) -> None:
 
 
 class StateGuard:
-    """Snapshot of the state, compared with the state at the end and restored."""
+    """Snapshot of torch's global state, which is compared with the state at the end, and restored."""
 
     def __init__(self, device_type: str | None = None) -> None:
         """Capture the current state, including that of ``device_type``."""

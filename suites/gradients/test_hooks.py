@@ -56,11 +56,11 @@ def test_hooks_after_accumulation_see_the_whole_gradient(amp: SuiteAmp) -> None:
         torch.autograd.backward(_loss(amp, model, index))
         by_shape = {tuple(x.shape): x for x in observed}
         _expect_same([by_shape[tuple(x.shape)] for x in expected], expected, "the hook")
-        _expect_same(_gradients(model), expected, "who reads .grad")
+        _expect_same(_gradients(model), expected, "a reader of .grad")
 
 
 def test_an_optimizer_in_the_backward_pass_steps_as_one_after_it(amp: SuiteAmp) -> None:
-    """A hook steps each parameter as soon as its gradient exists, and the gradient is dropped."""
+    """Step each parameter in a hook as soon as its gradient is complete, then drop the gradient."""
     after, within = _model(amp), _model(amp)
     whole = torch.optim.AdamW(after.parameters(), lr=2.0**-6, foreach=False)
     optimizers = {p: torch.optim.AdamW([p], lr=2.0**-6, foreach=False) for p in within.parameters()}
@@ -102,7 +102,7 @@ def test_hooks_of_modules_see_gradients_in_the_dtype_of_outputs(amp: SuiteAmp, h
     torch.autograd.backward(_loss(amp, model))
     assert observed == [amp.dtype]
     actual = _gradients(model)
-    # Doubling a low-precision value is exact, and so is everything linear in it.
+    # Doubling is exact, and commutes with rounding in everything that is linear.
     _expect_same(actual, [x * (2 if index < 2 else 1) for index, x in enumerate(expected)], f"a {hook} hook")
 
 

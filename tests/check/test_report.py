@@ -105,7 +105,7 @@ def test_report_prints_checks_findings_dtypes_and_cost(capsys: pytest.CaptureFix
     report.print()
     text = capsys.readouterr().out
     assert "it: 1 warning" in text
-    assert "gradients  pass     67%     1.2 s  compared with float64" in text
+    assert "gradients  pass     67%       1.2 s  compared with float64" in text
     assert "accepted by expect=" in text
     assert "and 28 more" in text
     assert "the model" in text

@@ -131,7 +131,7 @@ def test_missing_gradient_is_named() -> None:
 
     text = failure(mlp(), broken("linear", detached))
     assert text.splitlines()[0] == (
-        "AmpFailure: mlp: the gradient of 0.bias under autocast(cpu, bfloat16) is missing (so is 2.bias, 5.bias)"
+        "AmpFailure: mlp: the gradient of 0.bias under autocast(cpu, bfloat16) is missing (also 2.bias, 5.bias)"
     )
     assert "exact     it has norm" in text
 

@@ -77,7 +77,7 @@ class Unprintable(Exception):  # the name of a project's error
         (RuntimeError("of the step"), r"RuntimeError \(test_running.py:\d+\): of the step, on torch"),
         (KeyError("loss"), r"KeyError \(test_running.py:\d+\): 'loss', on torch"),
         (AssertionError(), r"AssertionError \(test_running.py:\d+\), on torch"),
-        (Unprintable(), r"Unprintable \(test_running.py:\d+\): its text raised LookupError, on torch"),
+        (Unprintable(), r"Unprintable \(test_running.py:\d+\): str\(\) raised LookupError, on torch"),
     ],
     ids=["runtime", "key", "assertion", "unprintable"],
 )

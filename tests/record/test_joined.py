@@ -1,4 +1,4 @@
-"""Records of parts of one run as one record, and the command that joins files."""
+"""Records that are joined into one, and the command that does it."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ def test_command_writes_the_joined_record(tmp_path: Path) -> None:
     ("other", "says"),
     [
         (record("bf16", "mm"), "have rules/cuda/bf16/mm of torch 2.15.0; expected it in one record"),
-        (record("fp16", "mm", torch="2.14.1"), "has torch 2.15.0, {other} 2.14.1; expected records of one run"),
-        (record("fp16", "mm", seed=1), "has seed 0, {other} 1; expected records of one run"),
+        (record("fp16", "mm", torch="2.14.1"), "has torch 2.15.0, {other} 2.14.1; expected equal values"),
+        (record("fp16", "mm", seed=1), "has seed 0, {other} 1; expected equal values"),
         (record("fp16", "mm", devices={"cuda": {"gpu": "L4"}}), "has cuda {{'gpu': 'NVIDIA H200'}}, {other} "),
     ],
 )
-def test_command_refuses_records_of_different_runs(
+def test_command_refuses_records_that_differ_in_their_conditions(
     other: Record, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first, second, new = (tmp_path / name for name in ("first.json", "second.json", "new.json"))

@@ -162,12 +162,12 @@ def test_different_cards_are_different_back_ends() -> None:
 @pytest.mark.parametrize(
     ("records", "says"),
     [
-        ({"a": RECORDS["2.13.json"]}, "1 records of 1 release are no history; expected two releases"),
+        ({"a": RECORDS["2.13.json"]}, "a history needs records of two or more releases; got 1 of 1"),
         (
             {**RECORDS, "again.json": RECORDS["2.13.json"]},
             r"2\.13\.json and again\.json have rules/cpu/bf16/aten::mm of torch 2\.13\.0\+cpu; expected it in one",
         ),
-        ({"a": RECORDS["2.13.json"], "b": Record((), {})}, "b: torch None is no release"),
+        ({"a": RECORDS["2.13.json"], "b": Record((), {})}, "b: torch None is not a release"),
     ],
 )
 def test_records_that_are_no_history_are_refused(records: dict[str, Record], says: str) -> None:
@@ -221,4 +221,4 @@ def test_command_refuses_records_in_one_line(files: list[str], capsys: pytest.Ca
     with pytest.raises(SystemExit) as ended:
         cli.main(["history", files[0]])
     assert ended.value.code == 2
-    assert capsys.readouterr().err.endswith("1 records of 1 release are no history; expected two releases\n")
+    assert capsys.readouterr().err.endswith("a history needs records of two or more releases; got 1 of 1\n")
