@@ -30,8 +30,8 @@ _MOST = 300
 def passes(error: BaseException) -> bool:
     """Return whether a check passes ``error`` on unchanged.
 
-    It does for ``pytest.skip``, ``fail`` and ``xfail`` (not subclasses of ``Exception``), for KeyboardInterrupt, and for
-    faults of the machine, such as a device that is out of memory.
+    It does for ``pytest.skip``, ``fail`` and ``xfail``, which are not subclasses of ``Exception``, for
+    KeyboardInterrupt, and for faults of the machine, such as a device that is out of memory.
     """
     return not isinstance(error, Exception) or isinstance(error, _PASS) or fault_in(error) is not None
 
