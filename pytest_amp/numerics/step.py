@@ -83,9 +83,12 @@ class Step:
 
     def _named(self, scale: float) -> dict[str, torch.Tensor]:
         gradients = {**self.gradients, **{_input(name): value for name, value in self.inputs.items()}}
+        present = {name: value for name, value in gradients.items() if value is not None}
+        if scale != 1.0:  # a division copies, and most steps have no scale
+            present = {name: value / scale for name, value in present.items()}
         return {
             **{f"output.{name}": value for name, value in self.outputs.items()},
-            **{name: value / scale for name, value in gradients.items() if value is not None},
+            **present,
             **{f"buffer.{name}": value for name, value in self.buffers.items()},
         }
 

@@ -179,7 +179,7 @@ def _finite(value: float) -> bool:
 #: Tensors that may be low-precision: the model's, the optimizer's state, and those a step keeps; with likely causes.
 _HELD = ("a parameter or buffer", "the optimizer's state", "what the step keeps")
 _LIKELY = (
-    "the model is cast (model.half(), model.bfloat16()), or its weights are; autocast needs neither",
+    "the model is cast (model.half(), model.bfloat16()), or low-precision values are loaded or written into it",
     "the optimizer was created from low-precision parameters, or its state was cast to or loaded in a low dtype",
     "iteration.kept holds an average or a sum in a low dtype, in which small updates round away: keep it in float32",
 )

@@ -166,7 +166,8 @@ def run(
     gradient noise is added, normal and of the relative L2 size d. The change of the step is added to the unperturbed
     weights. (Noise on weights alone is not enough: Adam's first step is the sign of a gradient, and a gradient near
     zero may have either.) With ``redraw`` the companion also draws other random numbers in each step than the float32
-    run. Steps that a scaler skips are repeated, so that the n-th step is the n-th update in each run.
+    run. Steps that a scaler skips are repeated with the buffers that they began with, so that the n-th step is the n-th
+    update in each run, and a buffer that the forward pass updates and reads is the same.
     """
     if setup.steps < 2:
         raise AmpUsageError(f"steps={setup.steps}; a trajectory has two at least")
@@ -210,6 +211,8 @@ def _take(
 ) -> TrajectoryStep:
     """Take the step, again if it was skipped."""
     offset = _OWN_DRAWS * (noise.companion + 1) if redraw and noise is not None else 0
+    model, scales = iteration.model, iteration.scaler.is_enabled()
+    buffers = {name: value.detach().clone() for name, value in model.named_buffers()} if scales else {}
     for skipped in range(_MOST_SKIPPED):
         watch = _Watch(iteration, parameters, noise)
         iteration.scaler.begin()
@@ -232,11 +235,20 @@ def _take(
                 loss, watch.lost, watch.zero, watch.negligible, watch.norm, skipped, iteration.stepped_alone,
                 iteration.loss_dtype, watch.gradients,
             )  # fmt: skip
+        _restore(model, buffers)
     raise AmpFailure(
         f"{setup.case.name}, step {iteration.index}: skipped {_MOST_SKIPPED} times in a row",
         now=f"scale {iteration.scaler.get_scale()}, loss {iteration.losses[-1]}",
         likely=likely_of_skips(iteration),
     )
+
+
+def _restore(model: torch.nn.Module, buffers: Mapping[str, torch.Tensor]) -> None:
+    """Write the values of ``buffers`` into the buffers of the same name, shape and dtype."""
+    for name, value in model.named_buffers():
+        before = buffers.get(name)
+        if before is not None and before.shape == value.shape and before.dtype == value.dtype:
+            value.detach().copy_(before)
 
 
 @contextmanager

@@ -248,7 +248,7 @@ def test_cast_model_is_named(dtype: torch.dtype) -> None:
     case = replace(mlp(width=32), build=build, loss=lambda m, b: m(b["inputs"].to(dtype)).float().square().mean())
     with pytest.raises(AmpFailure, match=r"step 0 of the run in float32: a parameter or buffer") as raised:
         run(case=case)
-    assert raised.match("autocast needs neither")
+    assert raised.match("the model is cast")
 
 
 def test_training_with_tiny_steps_cannot_be_judged() -> None:
@@ -360,3 +360,35 @@ def test_missing_zero_grad_is_named() -> None:
 def test_region_in_the_float32_run_is_named(precision: Precision) -> None:
     with pytest.raises(AmpFailure, match="the run in float32 is under autocast"):
         run(_own_region, precision=precision)
+
+
+class Centred(nn.Module):
+    """Layer whose output is centred by a buffer that each forward pass updates."""
+
+    centre: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(16, 8)
+        self.register_buffer("centre", torch.zeros(8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.layer(x).float()
+        centred = y - self.centre
+        self.centre.copy_((self.centre + y.detach().mean(0)) / 2)
+        return centred
+
+
+def test_buffer_that_a_skipped_step_has_updated_does_not_count_twice() -> None:
+    def batch() -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.randn(32, 16) + 2.0, torch.randn(32, 8)
+
+    def loss(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        return nn.functional.mse_loss(model(batch[0]), batch[1], reduction="sum")
+
+    trajectory = run(
+        case=Case("centred", Centred, batch, loss),
+        precision=FP16,
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=1e-4),
+    )
+    assert trajectory.steps[0].skipped > 0
