@@ -15,7 +15,7 @@ KINDS: Mapping[str, str] = MappingProxyType(
         "loss-outside-region": "a loss computed from low-precision values outside of the region",
         "low-angles": "large arguments of sin and cos, positions times frequencies, in a low dtype",
         "low-average": "an average or a sum over iterations that is kept in a low dtype",
-        "low-buffer": "a buffer in a low dtype that each step updates",
+        "low-buffer": "a buffer whose updates are rounded to a low dtype",
         "low-log": "a logarithm in a low dtype",
         "low-loss": "a loss, or a term of it, in a low dtype",
         "low-metric": "a metric of an evaluation in a low dtype",

@@ -75,6 +75,7 @@ def _of_case(record: CaseRecord) -> Iterator[Suspect]:
     yield from regions_rules.nothing_low(program)
     yield from state_rules.low_parameters(record.parameters)
     yield from state_rules.low_buffers(record.buffers, record.written)
+    yield from state_rules.rounded_updates(calls)
     losses = list(state_rules.loss_outside([call for call in calls if call.in_loss]))
     yield from losses
     arithmetic = list(arithmetic_rules.arithmetic_suspects(program, calls, roots, loss if is_low else None))

@@ -8,7 +8,7 @@ import torch
 
 from pytest_amp.lint.finding import Severity
 from pytest_amp.lint.place import Place
-from pytest_amp.lint.program import PRODUCTS, TRANSPARENT, Call, Operand, Program, ancestors
+from pytest_amp.lint.program import PRODUCTS, TRANSPARENT, Call, Operand, Program, Role, ancestors
 from pytest_amp.lint.runs import LowTensor
 from pytest_amp.lint.suspect import Suspect
 from pytest_amp.precision import dtype_name
@@ -65,6 +65,27 @@ def low_buffers(tensors: Sequence[LowTensor], written: Collection[str]) -> Itera
                 "Keep buffers that are updated in float32",
                 tensor.place or Place(),
                 module=tensor.name.rpartition(".")[0],
+            )
+
+
+def rounded_updates(calls: Sequence[Call]) -> Iterator[Suspect]:
+    """Yield copies of low-precision values into a float32 buffer, from whose earlier value they were computed."""
+    for call in calls:
+        if call.operator != "copy" or not call.writes or call.source is None or not call.operands:
+            continue
+        buffer, source = call.operands[0].leaf, call.source
+        if buffer is None or buffer.role is not Role.BUFFER or call.operands[0].is_low or not source.is_low:
+            continue
+        used = (operand.leaf for maker in ancestors(source) for operand in maker.operands)
+        if buffer in used:
+            yield Suspect(
+                "low-buffer",
+                f"the update of the buffer {buffer.name} is computed in {dtype_name(source.dtype)}: in an average or a "
+                "sum, small updates round away",
+                "Compute the update in float32: widen its terms (.float()), and leave the region for its products",
+                call.place,
+                module=call.module,
+                number=call.number,
             )
 
 

@@ -92,6 +92,34 @@ def test_low_buffer_that_is_updated_is_found(dtype: str) -> None:
     assert of_case(case(lambda: Averaging(torch.float32)), dtype) == ()
 
 
+class Centring(nn.Module):
+    """Network with a float32 average of its features that is computed in a selectable dtype."""
+
+    def __init__(self, widen: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.enter, self.leave, self.widen = nn.Linear(INPUTS, HIDDEN), nn.Linear(HIDDEN, OUTPUTS), widen
+        self.register_buffer("average", torch.zeros(HIDDEN))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.enter(x)
+        average = self.get_buffer("average")
+        with torch.no_grad():
+            term = self.widen(x).mean(0)
+            average.copy_(0.9 * average.to(term.dtype) + 0.1 * term)
+        result: Tensor = self.leave(x)
+        return result
+
+
+@BOTH
+def test_low_update_of_a_float32_buffer_is_found(dtype: str) -> None:
+    finding = next(
+        finding for finding in of_case(case(lambda: Centring(lambda x: x)), dtype) if finding.kind == "low-buffer"
+    )
+    assert finding.site == f"tests/lint/test_state.py:{line_of(Centring.forward, 5)}"
+    assert "the update of the buffer average is computed in" in finding.message
+    assert of_case(case(lambda: Centring(Tensor.float)), dtype) == ()
+
+
 class Momentum(torch.optim.Optimizer):
     """Momentum in a selectable dtype."""
 

@@ -193,6 +193,16 @@ def low_buffers_are_not_looked_at() -> None:
 
 
 @defect(
+    "The linter passes over float32 buffers whose update is computed in the low dtype",
+    caught_by="tests/lint/test_state.py::test_low_update_of_a_float32_buffer_is_found[bf16]",
+)
+def rounded_updates_are_not_looked_at() -> None:
+    from pytest_amp.lint import state_rules
+
+    swap(state_rules, "rounded_updates", _nothing)
+
+
+@defect(
     "The linter passes over low-precision state of an optimizer",
     caught_by="tests/lint/test_state.py::test_low_optimizer_state_is_found[bf16]",
 )
