@@ -23,7 +23,7 @@ def check_calls(case: str, train: Train, iteration: Iteration) -> None:
             now=f"{len(iteration.scaler_lines)} made in this iteration; iteration.scaler steps {called.count('step')} "
             "times",
             site=_lines(iteration.scaler_lines),
-            likely="a scaler that is made in each step begins at 65536 again, and forgets what it has learnt",
+            likely="a scaler made in each step begins at 65536 again, and one with enabled=False scales nothing",
         )
     if iteration.stepped_alone and not scaler.scaled and not called:
         raise AmpFailure(
