@@ -223,16 +223,6 @@ def logarithms_of_rounded_probabilities_are_not_looked_at() -> None:
 
 
 @defect(
-    "Averages of the weights in a copy of the model are not looked at",
-    caught_by="tests/training/test_kept_low.py::test_average_of_weights_in_low_precision_is_red[averaged_copy]",
-)
-def averages_in_a_copy_are_not_looked_at() -> None:
-    from pytest_amp.training.state import UpdatedModules
-
-    swap(UpdatedModules, "rounded", lambda *_: [])
-
-
-@defect(
     "The linter passes over low-precision averages that a step keeps",
     caught_by="tests/lint/test_state.py::test_low_average_is_found[",
 )

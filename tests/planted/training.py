@@ -273,3 +273,13 @@ def kahan_sums_are_forgotten() -> None:
         self._lost[index].zero_()
 
     original = swap(LowAdamW, "_add", add)
+
+
+@defect(
+    "Averages of the weights in a copy of the model are not looked at",
+    caught_by="tests/training/test_kept_low.py::test_average_of_weights_in_low_precision_is_red[averaged_copy]",
+)
+def averages_in_a_copy_are_not_looked_at() -> None:
+    from pytest_amp.training.state import UpdatedModules
+
+    swap(UpdatedModules, "rounded", lambda *_: [])
