@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from functools import reduce
 from pathlib import Path
 
 from pytest_amp.cli.common import Commands, read
-from pytest_amp.record import Record, RecordError, check_joinable, joined, write_record
+from pytest_amp.record import RecordError, check_joinable, joined, write_record
 from pytest_amp.text.quoted import printable
 
 
@@ -29,15 +28,12 @@ def add(commands: Commands) -> None:
 
 
 def _join(options: argparse.Namespace) -> int:
-    named = [(str(path), read(path, options.parser)) for path in options.records]
+    (name, whole), *rest = ((str(path), read(path, options.parser)) for path in options.records)
     try:
-        for other in named[1:]:
-            check_joinable(named[0], other)
-        write_record(reduce(_add, named)[1], options.output, replace=False)
+        for other in rest:
+            check_joinable((name, whole), other)
+            whole = joined((name, whole), other)
+        write_record(whole, options.output, replace=False)
     except (ValueError, RecordError) as error:
         options.parser.error(printable(str(error)))
     return 0
-
-
-def _add(first: tuple[str, Record], second: tuple[str, Record]) -> tuple[str, Record]:
-    return first[0], joined(first, second)

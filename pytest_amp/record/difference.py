@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pytest_amp.record.baseline import Baseline
 from pytest_amp.record.compare import judged, revisions
 from pytest_amp.record.file import Failure, Record
-from pytest_amp.record.observation import Kind, Observation, Value, Verdict, canonical
+from pytest_amp.record.observation import SELECTED, Kind, Observation, Value, Verdict, canonical
 
 #: Order in which differences are shown, worst first.
 ORDER = (
@@ -27,8 +27,6 @@ ORDER = (
 FAILING = frozenset({Verdict.FAILED, Verdict.REGRESSED, Verdict.CHANGED, Verdict.GONE, Verdict.FIXED})
 #: Values of the observation that represents a test.
 PASSES, FAILS = "passes", "fails"
-#: Precisions that --amp-dtype selects. Suites also run a few checks in fp32 and tf32, which an older record may lack.
-_SELECTED = ("bf16", "fp16")
 
 
 class Gap(enum.Enum):
@@ -188,15 +186,13 @@ def _uncompared(old: Record, new: Record) -> Iterator[str]:
         return
     compared = {observation.target for observation in shared}
     targets = sorted({observation.target for observation in new.observations} - compared)
-    missing = [f"{device}-{dtype}" for device, dtype in targets if dtype in _SELECTED]
+    missing = [f"{device}-{dtype}" for device, dtype in targets if dtype in SELECTED]
     if missing:
         yield f"nothing on {', '.join(missing)} could be compared: the old record has {_targets(old)}"
 
 
 def _targets(record: Record) -> str:
-    return (
-        ", ".join(sorted({"-".join(entry.target) for entry in (*record.observations, *record.failures)})) or "nothing"
-    )
+    return ", ".join(sorted({entry.place for entry in record.entries})) or "nothing"
 
 
 def _incomplete(old: Record, new: Record) -> Iterator[str]:
@@ -210,7 +206,7 @@ def _not_run(new: Record, missing: Iterable[Observation]) -> Iterator[str]:
     targets: dict[str, list[str]] = {}
     for observation in missing:
         if not new.ran_whole(observation):
-            targets.setdefault(observation.family, []).append("-".join(observation.target))
+            targets.setdefault(observation.family, []).append(observation.place)
     for family, target in sorted(targets.items()):
         places = ", ".join(sorted(set(target)))
         yield f"{family}: the new run did not run all tests of {len(target)} facts of the old record ({places})"

@@ -12,9 +12,10 @@ import stat
 import tempfile
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypeVar
 
 from pytest_amp.record import table
 from pytest_amp.record.earlier import items, upgraded
@@ -37,6 +38,8 @@ NO_LINKS = frozenset({errno.EPERM, errno.EACCES, errno.ENOTSUP, errno.EOPNOTSUPP
 class RecordError(ValueError):
     """File that cannot be read or written; the message is one line and names it."""
 
+
+_Row = TypeVar("_Row")
 
 #: Prefix of the failure of a strict expected failure that passes.
 FIXED = "[XPASS(strict)] fixed upstream: "
@@ -78,6 +81,21 @@ class Record:
     ran: Mapping[str, tuple[str, ...]] | None = None
     failures: tuple[Failure, ...] = ()
 
+    @property
+    def entries(self) -> tuple[Keyed, ...]:
+        """All observations and failures."""
+        return (*self.observations, *self.failures)
+
+    def part(self, has: Callable[[str], bool]) -> Record:
+        """Return the record with only the entries, tests and counts of the places (``cpu-bf16``) that ``has`` names."""
+        return replace(
+            self,
+            observations=tuple(entry for entry in self.observations if has(entry.place)),
+            failures=tuple(entry for entry in self.failures if has(entry.place)),
+            summary=_of_places(self.summary, has),
+            ran=None if self.ran is None else _of_places(self.ran, has),
+        )
+
     def by_key(self) -> dict[str, Observation]:
         """Observations by their key."""
         return {observation.key: observation for observation in self.observations}
@@ -85,7 +103,7 @@ class Record:
     def ran_whole(self, what: Observation | Failure) -> bool:
         """Whether the test of ``what`` ran whole on its device and dtype in this run, as far as is known."""
         if self.ran is not None:
-            return what.test in self.ran.get(f"{'-'.join(what.target)} {what.family}", ())
+            return what.test in self.ran.get(f"{what.place} {what.family}", ())
         return (what.family, what.test, what.target) in self._seen
 
     def saw(self, observation: Observation) -> bool:
@@ -103,6 +121,10 @@ class Record:
         return frozenset(
             (observation.family, observation.test, observation.target) for observation in self.observations
         )
+
+
+def _of_places(rows: Mapping[str, _Row], has: Callable[[str], bool]) -> dict[str, _Row]:
+    return {name: row for name, row in rows.items() if has(name.partition(" ")[0])}
 
 
 def dumps(record: Record) -> str:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from packaging.version import InvalidVersion, Version
 
 from pytest_amp.record.difference import Difference, difference
 from pytest_amp.record.file import Record
 from pytest_amp.record.joined import joined
-from pytest_amp.record.observation import Keyed
 
 
 @dataclass(frozen=True)
@@ -72,22 +71,11 @@ def _version(name: str, record: Record) -> Version:
 
 def _split(record: Record) -> Iterator[tuple[str, str, Record]]:
     """Yield the name of each back end, each dtype on it, and the part of the record that has only these."""
-    keyed: tuple[Keyed, ...] = (*record.observations, *record.failures)
     devices = record.provenance.get("devices")
-    for device, dtype in sorted({entry.target for entry in keyed}):
+    for device, dtype in sorted({entry.target for entry in record.entries}):
         facts = devices.get(device) if isinstance(devices, dict) else None
         card = facts.get("gpu") if isinstance(facts, dict) else None
-        target = (device, dtype)
-        part = replace(
-            record,
-            observations=tuple(entry for entry in record.observations if entry.target == target),
-            failures=tuple(entry for entry in record.failures if entry.target == target),
-            ran=None
-            if record.ran is None
-            else {
-                place: tests for place, tests in record.ran.items() if place.partition(" ")[0] == f"{device}-{dtype}"
-            },
-        )
+        part = record.part(f"{device}-{dtype}".__eq__)
         yield f"{device} ({card})" if card else device, dtype, part
 
 

@@ -62,6 +62,10 @@ class Verdict(enum.Enum):
     INCONCLUSIVE = "inconclusive"
 
 
+#: Precisions that --amp-dtype selects. Suites also run a few checks in fp32 and tf32, which a record may lack.
+SELECTED = ("bf16", "fp16")
+
+
 class Keyed:
     """Base of records about one family on one device in one precision: ``family/device/dtype/rest``."""
 
@@ -77,6 +81,11 @@ class Keyed:
         """Device and precision parts of the key."""
         _, device, dtype, _ = self.key.split("/", 3)
         return device, dtype
+
+    @property
+    def place(self) -> str:
+        """Device and precision, joined: ``cpu-bf16``."""
+        return "-".join(self.target)
 
 
 @dataclass(frozen=True)

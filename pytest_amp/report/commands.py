@@ -53,7 +53,7 @@ def of_difference(difference: Difference) -> dict[str, str]:
             continue
         name = observation.test.rpartition("::")[2]
         if (observation.family, name) not in by_test:
-            target = "-".join(observation.target)
+            target = observation.place
             by_test[observation.family, name] = _command(["-k", name, *tier], target, old, new) if name else None
         command = by_test[observation.family, name]
         if command is not None:

@@ -156,7 +156,7 @@ def _listed(observations: list[Observation], known: Mapping[str, str], commands:
         for family, those in groupby(groups, key=lambda group: group[0].family):
             rows = list(those)
             for group in rows[:DIFFERENCE_ROWS]:
-                places = ", ".join(dict.fromkeys("-".join(observation.target) for observation in group))
+                places = ", ".join(dict.fromkeys(observation.place for observation in group))
                 lines.append(f"{indent}{family}  {named(group)}: {_values(group[0])}  [{places}]")
             lines += [f"{indent}{family}  {line}" for line in and_more(rows, DIFFERENCE_ROWS)]
         if not reason:

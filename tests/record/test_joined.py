@@ -43,6 +43,25 @@ def test_joined_record_has_the_facts_of_both() -> None:
     assert not joined(("a", both), ("b", replace(record("fp16", "log"), complete=False))).complete
 
 
+def test_dropped_place_leaves_neither_tests_nor_counts() -> None:
+    """Else the joined record would have run a test of which it has no observation."""
+    second = record("fp16", "mm")
+    second = replace(
+        second,
+        summary={**second.summary, "cuda-fp32 memory": {"passed": 1}},
+        ran={"cuda-fp16 rules": (TEST,), "cuda-fp32 formats": (TEST,), "cuda-fp32 memory": (TEST,)},
+    )
+    both = joined(("a", record("bf16", "mm")), ("b", second))
+    assert both.ran is not None
+    assert {*both.ran} == {"cuda-bf16 rules", "cuda-fp16 rules", "cuda-fp32 formats"}
+    assert {*both.summary} == {"cuda-bf16 rules", "cuda-fp16 rules"}
+
+
+def test_hardware_of_both_is_kept() -> None:
+    both = joined(("a", record("bf16", "mm")), ("b", record("fp16", "mm", devices={"cpu": {"cpu_capability": "AVX2"}})))
+    assert both.provenance["devices"] == {"cuda": {"gpu": "NVIDIA H200"}, "cpu": {"cpu_capability": "AVX2"}}
+
+
 def test_command_writes_the_joined_record(tmp_path: Path) -> None:
     paths = [tmp_path / name for name in ("bf16.json", "fp16.json.gz")]
     for path, dtype in zip(paths, ("bf16", "fp16"), strict=True):

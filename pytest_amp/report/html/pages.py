@@ -263,7 +263,7 @@ def _rows(observations: Iterable[Observation], known: Mapping[str, str]) -> list
         [
             observation.verdict.value,
             observation.family,
-            "-".join(observation.target),
+            observation.place,
             observation.name,
             observation.kind.value,
             _sortable(observation, observation.value),
