@@ -54,7 +54,7 @@ TESTS ?= suites
 # Tests of make check: files that need seconds, and no suite; all other tests are those of make test. What needs more in
 # these folders: random files, processes that are killed, a browser.
 QUICK := tests/architecture tests/record tests/report $(wildcard tests/test_option_*.py) tests/speed/test_verdict.py \
-  tests/speed/test_paired.py tests/numerics/test_compare.py tests/numerics/test_bounds.py tests/numerics/oracle/test_verdict.py
+  tests/speed/test_paired.py tests/numerics/test_compare.py tests/numerics/test_bounds.py tests/numerics/oracle/test_verdict.py tests/docs/test_reference.py
 SLOW := tests/record/test_fuzz.py tests/record/test_killed.py tests/report/test_browser.py
 PLANTED := tests/test_planted_defects.py
 NOT_ALL_PLANTED := -m 'not planted or one_per_family'
