@@ -25,6 +25,7 @@ from pytest_amp.speed.times import (
     float32_gained,
     kernels_in_words,
     milliseconds,
+    slowest_in_words,
     times_of,
     top_kernels,
 )
@@ -32,6 +33,12 @@ from pytest_amp.speed.verdict import PRECISE, Interval, Outcome, Rule, with_floo
 from pytest_amp.speed.workloads import TimedStep, arms_of
 
 __tracebackhide__ = is_usage_error
+
+#: Possible causes of a speedup below a floor that no baseline gave: only a baseline tells them apart.
+_WITHOUT_A_BASELINE = (
+    "torch's kernels for the low dtype are slower, casts are repeated, a fused kernel is lost, or an operator has left "
+    "autocast's lists: --amp-baseline with the record of an earlier torch says which arm changed"
+)
 
 
 def check_speedup(
@@ -237,14 +244,14 @@ def _below(bench: _Bench, measured: Measured, before: Interval | None) -> AmpFai
     lost = conditions.tolerance(demand, before) if before else None
     was = f"{rule.floor:g} times, {margin}" if lost is None else f"{before}, less {lost:.0%} {margin}"
     of_times = changes(bench.times) if before else ""
+    slowest = {time.label: slowest_in_words(bench.kernels.get(time.name)) for time in bench.times}
     return AmpFailure(
         f"{_speedup(bench, interval)}, in {KINDS[demand.kind]}{of_times and f': {of_times}'}",
         label_before="baseline" if before else "floor",
         before=was,
         now=f"{interval}, {quads} on {conditions.device.describe()}; measured before: {first}",
-        likely=f"{of_times}: the times of both say which arm changed"
-        if of_times
-        else "casts are repeated, a fused kernel is lost, or an operator has left autocast's lists",
+        details={label: text for label, text in slowest.items() if text},
+        likely=f"{of_times}: the times of both say which arm changed" if of_times else _WITHOUT_A_BASELINE,
         accept="the same command with --amp-accept"
         if before
         else "give the test a floor of its own: @pytest.mark.amp(floor=…)",

@@ -214,6 +214,15 @@ def test_red_names_the_kernel_that_changed_and_the_largest(bench: Bench) -> None
     assert max(map(len, lines)) <= 160
 
 
+def test_speedup_below_a_floor_without_a_baseline_names_the_slowest_kernels(bench: Bench) -> None:
+    lines = bench.red(3.0, 2.5, floor=1.5, kernels={LONG: 1.5, COPY: 0.4, "a kernel": 0.1})
+    slowest = "sm80_xmma_wgrad_implicit_...28x64_stage4 1.5e+03 ms, unrolled_elementwise_kern..._kernel_cuda 400 ms"
+    assert lines[0] == "sums under bf16 autocast is 1.2 times as fast as in TF32, in device time"
+    assert [line.split()[0] for line in lines[1:]] == ["floor", "now", "TF32", "bf16", "likely", "accept"]
+    assert [line.split(maxsplit=1)[1] for line in lines[3:5]] == [slowest, slowest]
+    assert "--amp-baseline with the record of an earlier torch says which arm changed" in lines[5]
+
+
 @pytest.mark.parametrize(
     ("before", "now", "says"),
     [
