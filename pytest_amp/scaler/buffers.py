@@ -69,7 +69,8 @@ def check_buffers(
     """
     rest = [name for name in nonfinite if not any(_fits(name, pattern) for pattern in accepted)]
     planted = [name for name in rest if set(nonfinite[name]) <= set(training.overflow_activations_at)]
-    statistics = [name for name in planted if name in _statistics(run)] if planted else []
+    updated = _statistics(run) if planted else set()
+    statistics = [name for name in planted if name in updated]
     wrong = sorted(set(rest) - set(statistics))
     unused = [pattern for pattern in accepted if whole and not any(_fits(name, pattern) for name in nonfinite)]
     if wrong or unused:

@@ -147,6 +147,20 @@ def test_note_names_twelve_layers_and_counts_the_rest() -> None:
     assert "statistics of 2.0, 2.1, 2.2, 2.3, 2.4, 2.5, 2.6, 2.7, 2.8, 2.9, 2.10, 2.11 and 2 more." in noted.notes[0]
 
 
+def test_number_of_runs_is_independent_of_the_number_of_layers() -> None:
+    runs = []
+    for layers in (1, 14):
+        models: list[nn.Module] = []
+
+        def layer(layers: int = layers, models: list[nn.Module] = models) -> nn.Module:
+            models.append(nn.Sequential(*(nn.BatchNorm1d(6) for _ in range(layers))))
+            return models[-1]
+
+        run(case(layer))
+        runs.append(len(models))
+    assert runs[0] == runs[1]
+
+
 @pytest.mark.parametrize(
     "nonfinite_buffers", [["*.running_mean", "*.running_var"], ["2.*"], ["2.running_mean", "2.running_var"]]
 )
