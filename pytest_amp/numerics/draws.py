@@ -156,6 +156,8 @@ class Draws:
         return draw
 
     def _recorded(self, overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if not torch_private.is_random(overload):
+            return torch_private.call_overload(overload, args, kwargs)
         call = torch_private.Dispatched(overload, args, kwargs)
         if not draws(call):
             return call()
@@ -172,6 +174,8 @@ class Draws:
         return result
 
     def _replayed(self, overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if not torch_private.is_random(overload):
+            return torch_private.call_overload(overload, args, kwargs)
         call = torch_private.Dispatched(overload, args, kwargs)
         states_before = [generator.get() for generator in _generators(call)] if draws(call) else []
         draw = self.find(call)
@@ -346,7 +350,8 @@ def _states(device: torch.device) -> dict[str, bytes]:
 
 
 def _bytes(state: torch.Tensor) -> bytes:
-    return bytes(state.tolist())
+    content: bytes = state.numpy().tobytes()
+    return content
 
 
 def _key(call: torch_private.Dispatched, generators: list[_Generator]) -> _Key:

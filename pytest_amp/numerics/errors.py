@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import torch
 
@@ -82,6 +83,23 @@ def is_hollow(tensor: torch.Tensor, dtype: torch.dtype) -> bool | None:
     if not any(torch.unique(some).numel() >= ENOUGH for some in (values[:FIRST], values)):
         return None
     return all_in(values, dtype)
+
+
+def hollow_dtype(tensor: torch.Tensor, dtypes: Iterable[torch.dtype]) -> torch.dtype | None:
+    """Return the first of ``dtypes`` for which ``is_hollow`` is True; None if there is none.
+
+    Most tensors are decided by their first values, without sorting them.
+    """
+    values = real_parts(stored_values(tensor)).flatten()
+    if values.numel() < ENOUGH:
+        return None
+    first = values[:FIRST]
+    return next((dtype for dtype in dtypes if _may_be_in(first, dtype) and is_hollow(tensor, dtype)), None)
+
+
+def _may_be_in(values: torch.Tensor, dtype: torch.dtype) -> bool:
+    """Return whether ``dtype`` represents all of ``values`` that are numbers."""
+    return bool(((values == values.to(dtype).to(values.dtype)) | values.isnan()).all())
 
 
 def finite_values(tensor: torch.Tensor) -> torch.Tensor:

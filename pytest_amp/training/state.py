@@ -9,8 +9,7 @@ import torch
 from torch.optim.swa_utils import AveragedModel
 
 from pytest_amp.cases import named_tensors
-from pytest_amp.numerics import is_hollow
-from pytest_amp.numerics.errors import is_inexact
+from pytest_amp.numerics.errors import hollow_dtype, is_inexact
 from pytest_amp.precision import dtype_name
 
 _LOW = (torch.bfloat16, torch.float16)
@@ -106,6 +105,6 @@ def _rounded(tensors: list[tuple[str, torch.Tensor]]) -> Iterator[Rounded]:
         if _is_low(tensor):
             yield Rounded(name, tensor.dtype, hollow=False)
             continue
-        low = next((dtype for dtype in _LOW if is_hollow(tensor, dtype)), None)
+        low = hollow_dtype(tensor, _LOW)
         if low is not None:
             yield Rounded(name, low, hollow=True)

@@ -24,6 +24,7 @@ from pytest_amp.scaler.trace import watch_backward
 from pytest_amp.scaler.unscaling import expect_unscaled
 from pytest_amp.scaler.watched import WatchedScaler
 from pytest_amp.text.table import as_table
+from pytest_amp.training.joined import joined
 
 __tracebackhide__ = is_usage_error
 
@@ -323,13 +324,15 @@ class _Watch:
     def _leave(self, optimizer: torch.optim.Optimizer, _args: Any, _keywords: Any) -> None:
         self.stepping = False
         size, sums = 0, []
-        for parameter, before in zip(self.parameters, self._before, strict=True):
-            if parameter.grad is None or parameter.grad.is_sparse:
-                continue
-            gradient = real_parts(parameter.grad.detach())
+        rows = [
+            (real_parts(parameter.grad.detach()), real_parts(parameter.detach()), real_parts(before))
+            for parameter, before in zip(self.parameters, self._before, strict=True)
+            if parameter.grad is not None and not parameter.grad.is_sparse
+        ]
+        for gradient, after, before in joined(*zip(*rows, strict=True)):
             zero = gradient == 0
             size += zero.numel()
-            stay = (real_parts(parameter.detach()) == real_parts(before)) & ~zero
+            stay = (after == before) & ~zero
             sums.append(torch.stack([x.double().sum() for x in (gradient.double().square(), zero, stay)]))
         # Read once: each read waits for the device.
         total = torch.stack(sums).sum(0) if sums else torch.zeros(3, dtype=torch.float64)
@@ -344,9 +347,10 @@ def _count_negligible(parameters: Sequence[torch.nn.Parameter]) -> torch.Tensor:
     gradients = [real_parts(p.grad.detach()) for p in parameters if p.grad is not None and not p.grad.is_sparse]
     if not gradients:
         return torch.zeros(1, dtype=torch.float64)
-    squares = torch.stack([gradient.double().square().sum() for gradient in gradients]).sum()
-    below = FP32.u * (squares / max(sum(gradient.numel() for gradient in gradients), 1)).sqrt()
-    return torch.stack([(gradient.abs() <= below).double().sum() for gradient in gradients]).sum(0, keepdim=True)
+    parts = [part for (part,) in joined(gradients)]
+    squares = torch.stack([part.double().square().sum() for part in parts]).sum()
+    below = FP32.u * (squares / max(sum(part.numel() for part in parts), 1)).sqrt()
+    return torch.stack([(part.abs() <= below).double().sum() for part in parts]).sum(0, keepdim=True)
 
 
 class _Noise:

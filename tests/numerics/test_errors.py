@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from pytest_amp.numerics import is_hollow, relative_error
+from pytest_amp.numerics.errors import FIRST, hollow_dtype
 
 
 def test_relative_error_is_a_ratio_of_norms() -> None:
@@ -71,3 +72,19 @@ def test_tensor_with_one_unrounded_value_is_not_hollow() -> None:
     values = torch.randn(500).to(torch.bfloat16).float()
     values[7] = 1 + 2.0**-20
     assert is_hollow(values, torch.bfloat16) is False
+
+
+def test_hollow_dtype_is_the_first_that_represents_all_values() -> None:
+    low = torch.bfloat16, torch.float16
+    values = torch.randn(2 * FIRST)
+    assert hollow_dtype(values, low) is None
+    assert hollow_dtype(values.half().float(), low) is torch.float16
+    rounded = values.bfloat16().float()
+    assert hollow_dtype(rounded, low) is torch.bfloat16
+    assert hollow_dtype(torch.cat([torch.tensor([math.nan, math.inf]), rounded]), low) is torch.bfloat16
+    # The first values alone do not decide.
+    assert hollow_dtype(torch.cat([rounded, values]), low) is None
+    assert hollow_dtype(torch.cat([torch.zeros(FIRST), rounded]), low) is torch.bfloat16
+    assert hollow_dtype(rounded[:40], low) is None
+    assert hollow_dtype(torch.complex(rounded, rounded), low) is torch.bfloat16
+    assert hollow_dtype(torch.complex(rounded, values), low) is None
