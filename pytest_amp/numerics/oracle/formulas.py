@@ -36,8 +36,8 @@ Formula = Callable[[Operation], list[Any]]
 def layer_norm_backward(operation: Operation) -> list[Any]:
     """Compute ``aten::native_layer_norm_backward`` on a CPU: weight and bias gradients are summed in the input's dtype.
 
-    Rows are added one by one, as LayerNormBackwardKernelImplInternal in aten/src/ATen/native/cpu/layer_norm_kernel.cpp
-    does on one thread.
+    Rows are added one by one, as on one thread. See LayerNormBackwardKernelImplInternal in
+    aten/src/ATen/native/cpu/layer_norm_kernel.cpp.
     """
     grad, x, shape, mean, rstd = operation.args[:5]
     results = torch_private.flat(operation.overload(*operation.args, **operation.kwargs))[0]
@@ -73,23 +73,23 @@ def log_softmax(operation: Operation) -> list[Any]:
 
 
 def softmax_backward(operation: Operation) -> list[Any]:
-    """Compute ``aten::_softmax_backward_data`` on a CPU before torch 2.9: the sum of a row is rounded."""
+    """Compute ``aten::_softmax_backward_data`` on a CPU before torch 2.9, which rounds the sum of a row."""
     grad, y, dim, _ = operation.args
     total = operation.low((grad * y).sum(dim, keepdim=True), operation.returned[0])
     return operation.finished([(grad - total) * y])
 
 
 def log_softmax_backward(operation: Operation) -> list[Any]:
-    """Compute ``aten::_log_softmax_backward_data`` on a CPU before torch 2.9: the sum of a row is rounded."""
+    """Compute ``aten::_log_softmax_backward_data`` on a CPU before torch 2.9, which rounds the sum of a row."""
     grad, y, dim, _ = operation.args
     total = operation.low(grad.sum(dim, keepdim=True), operation.returned[0])
     return operation.finished([grad - y.exp() * total])
 
 
 def logsumexp(operation: Operation) -> list[Any]:
-    """Compute ``aten::logsumexp`` on a CPU from operators in the low dtype, each of which rounds.
+    """Compute ``aten::logsumexp`` on a CPU from operators in the low dtype, each of which rounds its result.
 
-    logsumexp_out_impl in aten/src/ATen/native/ReduceOps.cpp.
+    See logsumexp_out_impl in aten/src/ATen/native/ReduceOps.cpp.
     """
     x, dim = operation.args[:2]
     keep = bool(operation.argument(2, "keepdim"))
@@ -104,7 +104,7 @@ def logsumexp(operation: Operation) -> list[Any]:
 def glu_backward(operation: Operation) -> list[Any]:
     """Compute ``aten::glu_backward`` on a CPU from a rounded sigmoid.
 
-    glu_backward_cpu_out in aten/src/ATen/native/GatedLinearUnit.cpp.
+    See glu_backward_cpu_out in aten/src/ATen/native/GatedLinearUnit.cpp.
     """
     grad, x, dim = operation.args[:3]
     half, gate = x.chunk(2, dim)
@@ -113,9 +113,9 @@ def glu_backward(operation: Operation) -> list[Any]:
 
 
 def power(operation: Operation) -> list[Any]:
-    """Compute ``aten::pow.Tensor_Scalar`` on a CPU: the exponent is rounded to the dtype of ``x``.
+    """Compute ``aten::pow.Tensor_Scalar`` on a CPU, which rounds the exponent to the dtype of ``x``.
 
-    In bf16, cubes and inverse squares are products with rounded intermediate values, and so is an inverse root:
+    In bf16 the exponents 3, -2 and -0.5 have kernels of their own, which round an intermediate square or root. See
     pow_tensor_scalar_optimized_kernel and pow_tensor_scalar_kernel in aten/src/ATen/native/cpu/PowKernel.cpp.
     """
     x, exponent = operation.args[:2]
@@ -131,10 +131,10 @@ def power(operation: Operation) -> list[Any]:
 
 
 def softmax(operation: Operation) -> list[Any]:
-    """Compute ``aten::_softmax`` on a CPU, which rounds exponentials in vector remainders except in the last dimension.
+    """Compute ``aten::_softmax`` on a CPU: the exponentials in vector remainders are rounded, except over the last dim.
 
-    See vec_softmax in aten/src/ATen/native/cpu/SoftMaxKernel.cpp. Columns after the last whole vector are computed in
-    place, so their exponentials are rounded before they are divided by their sum.
+    The kernel stores the exponentials of columns after the last whole vector in the result, which rounds them before
+    they are divided by their sum. See vec_softmax in aten/src/ATen/native/cpu/SoftMaxKernel.cpp.
     """
     x, dim, *_ = operation.args
     dtype = operation.returned[0]
@@ -150,9 +150,9 @@ def softmax(operation: Operation) -> list[Any]:
 
 
 def embedding_backward(operation: Operation) -> list[Any]:
-    """Compute ``aten::embedding_dense_backward`` on a CPU: repeated rows are summed in the low dtype.
+    """Compute ``aten::embedding_dense_backward`` on a CPU: the rows of a repeated index are summed in the low dtype.
 
-    embedding_dense_backward_cpu_loop in aten/src/ATen/native/Embedding.cpp.
+    See embedding_dense_backward_cpu_loop in aten/src/ATen/native/Embedding.cpp.
     """
     grad, indices, count, padding, by_frequency = operation.args
     dtype = operation.returned[0]
@@ -166,9 +166,9 @@ def embedding_backward(operation: Operation) -> list[Any]:
 
 
 def batch_norm(operation: Operation) -> list[Any]:
-    """Compute ``aten::native_batch_norm`` on a CPU without float32 statistics, rounding the batch's statistics, too.
+    """Compute ``aten::native_batch_norm`` on a CPU with statistics in the low dtype, to which the batch's are rounded.
 
-    In bf16 the sum of squares, their count and the variance are rounded as well (measured, torch 2.13). See
+    In bf16 the sum of squares, their number and the variance are rounded as well (measured, torch 2.13). See
     batch_norm_cpu_update_stats_template in aten/src/ATen/native/Normalization.cpp.
     """
     dtype = operation.returned[1] if len(operation.returned) > 1 else None
@@ -176,23 +176,27 @@ def batch_norm(operation: Operation) -> list[Any]:
     if dtype not in LOW or not training:
         return operation.once()
     dims, shape = [0, *range(2, x.dim())], (1, -1, *[1] * (x.dim() - 2))
-    operation.overload(*operation.args)  # for the running statistics, which it updates
+    operation.overload(*operation.args)  # updates the running statistics in place; its results are not used
     mean = operation.low(x.mean(dims), dtype)
     squares, count = (x - x.mean(dims).view(shape)).square().sum(dims), x.numel() // x.shape[1]
-    inner = dtype if dtype == torch.bfloat16 else None
-    number = operation.low(torch.tensor(float(count), dtype=x.dtype, device=x.device), inner)
-    variance = operation.low(operation.low(squares, inner) / number, inner)
+    variance_dtype = dtype if dtype == torch.bfloat16 else None
+    rounded_count = operation.low(torch.tensor(float(count), dtype=x.dtype, device=x.device), variance_dtype)
+    variance = operation.low(operation.low(squares, variance_dtype) / rounded_count, variance_dtype)
     scale = operation.low((variance + eps).rsqrt(), dtype)
     result = (x - mean.view(shape)) * scale.view(shape)
-    result = result if weight is None else result * weight.view(shape)
-    return operation.finished([result if bias is None else result + bias.view(shape), mean, scale])
+    if weight is not None:
+        result = result * weight.view(shape)
+    if bias is not None:
+        result = result + bias.view(shape)
+    return operation.finished([result, mean, scale])
 
 
 def batch_norm_backward(operation: Operation) -> list[Any]:
-    """Compute ``aten::native_batch_norm_backward`` on a CPU for tensors of different memory formats; every step rounds.
+    """Compute ``aten::native_batch_norm_backward`` on a CPU for tensors of different memory formats.
 
-    batch_norm_backward_cpu_template in aten/src/ATen/native/Normalization.cpp has kernels for two contiguous and for
-    two channels-last tensors only. The sum of the gradients is a low-precision tensor.
+    The kernels are only for two contiguous or two channels-last tensors. For other ones torch computes the gradient of
+    the input by operators in the low dtype, each of which rounds, from a sum of gradients in the low dtype. See
+    batch_norm_backward_cpu_template in aten/src/ATen/native/Normalization.cpp.
     """
     grad, x, weight, running_mean, running_var, mean, invstd, train, eps, mask = operation.args[:10]
     dtype = operation.given[1]
@@ -214,29 +218,33 @@ def batch_norm_backward(operation: Operation) -> list[Any]:
 
 
 def _share_a_format(x: Tensor, grad: Tensor) -> bool:
-    """Return whether both tensors are dense in one format, which torch reads from their strides.
+    """Return whether both tensors are dense and of the same memory format, as torch derives it from their strides.
 
-    The strides of a (n, c, 1, 1) tensor may be those of either format.
+    A (n, c, 1, 1) tensor is contiguous in both formats; its strides determine which one torch assumes.
     """
-    last = {4: torch.channels_last, 5: torch.channels_last_3d}
-    layouts = (torch.contiguous_format, last.get(x.dim(), torch.contiguous_format))
-    dense = (any(y.is_contiguous(memory_format=layout) for layout in layouts) for y in (x, grad))
-    return all(dense) and _is_like_channels_last(x) == _is_like_channels_last(grad)
+    return _is_dense(x) and _is_dense(grad) and _has_channels_last_strides(x) == _has_channels_last_strides(grad)
 
 
-def _is_like_channels_last(x: Tensor) -> bool:
-    """Return whether torch takes ``x`` for channels-last: is_channels_last_strides_2d in c10/core/MemoryFormat.h."""
+def _is_dense(x: Tensor) -> bool:
+    """Return whether ``x`` is contiguous, in the default or in the channels-last format."""
+    channels_last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim(), torch.contiguous_format)
+    return x.is_contiguous() or x.is_contiguous(memory_format=channels_last)
+
+
+def _has_channels_last_strides(x: Tensor) -> bool:
+    """Return whether torch treats ``x`` as channels-last: is_channels_last_strides_2d in c10/core/MemoryFormat.h."""
     if x.dim() not in (4, 5) or not x.numel() or not x.stride(1):
         return False
-    least = 0
+    smallest_stride = 0
     for dim in (1, *reversed(range(2, x.dim())), 0):
-        if x.stride(dim) < least or (dim == 0 and least == x.stride(1)):
+        if x.stride(dim) < smallest_stride or (dim == 0 and smallest_stride == x.stride(1)):
             return False
-        least = x.stride(dim) * x.shape[dim]
+        smallest_stride = x.stride(dim) * x.shape[dim]
     return True
 
 
-#: Formulas by overload that are needed without rounding, too: float64 has no kernel, or it reads other elements.
+#: Formulas by overload that the exact run uses, too: there is no float64 kernel, or (in nearest interpolation) the
+#: float64 kernel selects other elements than the float32 kernel does.
 ALWAYS: dict[str, Formula] = {
     "aten::mkldnn_rnn_layer": recurrent.cpu_forward,
     "aten::mkldnn_rnn_layer_backward": recurrent.cpu_backward,
@@ -251,7 +259,7 @@ ALWAYS: dict[str, Formula] = {
     "aten::_scaled_dot_product_cudnn_attention_backward": attention_cuda.cudnn_backward,
 }
 
-#: Formulas for CUDA by model and overload.
+#: Formulas for CUDA, by model and overload; they take precedence over ``BY_MODEL``.
 ON_CUDA: dict[tuple[str, str], Formula] = {
     ("fused", "aten::native_batch_norm_backward"): cuda.batch_norm_backward,
     ("fused", "aten::_thnn_fused_lstm_cell_backward_impl"): cuda.lstm_cell_backward,
@@ -272,7 +280,7 @@ ON_CUDA: dict[tuple[str, str], Formula] = {
     **{("fused", f"aten::{name}"): elementwise.power_cuda for name in ("pow.Tensor_Scalar", "pow_.Scalar")},
 }
 
-#: Formulas by model and overload, unless ``ON_CUDA`` has one for CUDA.
+#: Formulas by model and overload, for all device types except where ``ON_CUDA`` has one.
 BY_MODEL: dict[tuple[str, str], Formula] = {
     ("running_sum", "aten::embedding_dense_backward"): embedding_backward,
     ("running_sum", "aten::native_layer_norm_backward"): layer_norm_backward,
@@ -322,7 +330,7 @@ BY_MODEL: dict[tuple[str, str], Formula] = {
     ("fused", "aten::_scaled_dot_product_flash_attention_for_cpu_backward"): attention.cpu_backward,
 }
 
-#: Alternatives of the model ``either``, by overload; overloads that are not listed round once.
+#: Alternatives of the formulas of the model ``either``, by overload; that of an unlisted overload is one rounding.
 OTHER_WAYS: dict[str, tuple[Callable[[Operation], Iterator[list[Any]]], ...]] = {
     "aten::mm": (products.in_parts,),
     **dict.fromkeys(("aten::addmv", "aten::baddbmm"), (products.once, products.in_two_steps)),

@@ -1,4 +1,4 @@
-"""Float64 formulas of matrix products that are rounded before an addition, or in several parts."""
+"""Float64 formulas of matrix products that are rounded before an addition, or whose sums are split into parts."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pytest_amp.numerics.oracle.operation import LOW, Operation
 
 
 def outer(operation: Operation) -> list[Any]:
-    """Compute ``aten::addr``, which multiplies and adds in the dtype, each result rounded.
+    """Compute ``aten::addr``, which multiplies and adds in the low dtype and rounds each result.
 
-    addr_kernel in aten/src/ATen/native/cpu/LinearAlgebraKernel.cpp and cuda/LinearAlgebra.cu.
+    See addr_kernel in aten/src/ATen/native/cpu/LinearAlgebraKernel.cpp and cuda/LinearAlgebra.cu.
     """
     added, a, b = operation.args[:3]
     dtype = operation.returned[0]
@@ -26,26 +26,28 @@ def outer(operation: Operation) -> list[Any]:
 def trilinear(operation: Operation) -> list[Any]:
     """Compute ``aten::_trilinear``, which ``bilinear`` calls: round the product of two tensors before the third factor.
 
-    See aten/src/ATen/native/Linear.cpp, which processes the slices of a dimension one by one. For wide tensors autocast
-    determines the roundings.
+    The operator processes the slices along ``unroll_dim`` one by one. If a tensor is not in the low dtype, autocast
+    inside the operator determines the roundings; the result is then rounded once. See _trilinear and sumproduct_pair in
+    aten/src/ATen/native/Linear.cpp.
     """
     tensors, expanded, summed = operation.args[:3], operation.args[3:6], set(operation.args[6])
     dtype = operation.returned[0]
     if dtype not in LOW or any(input_dtype != dtype for input_dtype in operation.given[:3]):
         return operation.once()
-    slices = operation.argument(7, "unroll_dim")
-    slices = 1 if slices is None else slices
-    letters = {place: chr(ord("a") + place) for place in range(tensors[0].dim() + len(expanded[0]))}
+    unrolled = operation.argument(7, "unroll_dim")
+    unrolled = 1 if unrolled is None else unrolled
+    letters = {dim: chr(ord("a") + dim) for dim in range(tensors[0].dim() + len(expanded[0]))}
     first, second, third = (
-        "".join(at for place, at in letters.items() if place not in expanded_dims) for expanded_dims in expanded
+        "".join(letter for dim, letter in letters.items() if dim not in expanded_dims) for expanded_dims in expanded
     )
-    early = {at for place, at in letters.items() if place in summed and place in expanded[2] and place != slices}
-    between = "".join(sorted({*first, *second} - early))
-    pair = operation.low(torch.einsum(f"{first},{second}->{between}", *tensors[:2]), dtype)
-    remaining = "".join(at for place, at in letters.items() if place not in summed)
-    if slices not in summed:
-        return operation.finished([torch.einsum(f"{between},{third}->{remaining}", pair, tensors[2])])
-    parts = torch.einsum(f"{between},{third}->{letters[slices]}{remaining}", pair, tensors[2])
+    # Dimensions that the third tensor does not have are summed in the product of the first two.
+    summed_first = {letters[dim] for dim in letters if dim in summed and dim in expanded[2] and dim != unrolled}
+    pair_dims = "".join(sorted({*first, *second} - summed_first))
+    pair = operation.low(torch.einsum(f"{first},{second}->{pair_dims}", *tensors[:2]), dtype)
+    result_dims = "".join(letter for dim, letter in letters.items() if dim not in summed)
+    if unrolled not in summed:
+        return operation.finished([torch.einsum(f"{pair_dims},{third}->{result_dims}", pair, tensors[2])])
+    parts = torch.einsum(f"{pair_dims},{third}->{letters[unrolled]}{result_dims}", pair, tensors[2])
     total = torch.zeros_like(parts[0])
     for part in parts:
         total = operation.low(total + operation.low(part, dtype), dtype)
@@ -61,18 +63,19 @@ def product_in_two_steps(operation: Operation) -> list[Any]:
 
 
 def batch_by_batch(operation: Operation, *, step: torch.dtype | None = None) -> list[Any]:
-    """Compute ``aten::addbmm``: the products of pairs of matrices are added sequentially, each sum rounded.
+    """Compute ``aten::addbmm``: the products of pairs of matrices are added sequentially, and each sum is rounded.
 
-    addbmm_impl_ in aten/src/ATen/native/LinearAlgebra.cpp. Products are rounded to ``step`` first, unless it is None.
+    Products are rounded to ``step`` first, unless it is None. See addbmm_impl_ in
+    aten/src/ATen/native/LinearAlgebra.cpp.
     """
     total, a, b = operation.args[:3]
     dtype = operation.returned[0]
     if dtype not in LOW or not a.shape[0]:
         return operation.once()
     beta, alpha = operation.kwargs.get("beta", 1), operation.kwargs.get("alpha", 1)
-    for x, y in zip(a, b, strict=True):
-        total = operation.low(beta * total + alpha * operation.low(x @ y, step), dtype)
-        beta = 1
+    for left, right in zip(a, b, strict=True):
+        total = operation.low(beta * total + alpha * operation.low(left @ right, step), dtype)
+        beta = 1  # applies to the initial addend only
     return operation.finished([total.expand(a.shape[1], b.shape[2])])
 
 
@@ -87,9 +90,10 @@ SMALL = 4096
 
 
 def matrix_and_vector(operation: Operation) -> list[Any]:
-    """Compute ``aten::addmv`` on a CPU without oneDNN: factors and the addend are rounded.
+    """Compute ``aten::addmv`` on a CPU without oneDNN, which rounds the factors alpha and beta, and the scaled addend.
 
-    gemv in aten/src/ATen/native/cpu/BlasKernel.cpp rounds the product, too, if it iterates over columns.
+    If the kernel iterates over columns, it rounds the product, too. See gemv in
+    aten/src/ATen/native/cpu/BlasKernel.cpp.
     """
     added, a, b = operation.args[:3]
     dtype = operation.returned[0]
@@ -99,19 +103,19 @@ def matrix_and_vector(operation: Operation) -> list[Any]:
     product, added = alpha * (a @ b), beta * added
     if a.stride(0) == 1:
         product = operation.low(product, dtype)
-    elif dtype == torch.float16 and alpha == 1:  # fp16_gemv_trans there
+    elif dtype == torch.float16 and alpha == 1:  # fp16_gemv_trans in the same file
         return operation.finished([added + product])
     return operation.finished([operation.low(added, dtype) + product])
 
 
-#: Results whose last dimension is a multiple of this run in cuBLAS's kernels for aligned memory.
+#: cuBLAS computes results whose last dimension is a multiple of this by its kernels for aligned memory.
 ALIGNED = 8
 
 
 def product_and_sum(operation: Operation) -> list[Any]:
-    """Compute ``aten::addmm``, ``addmv`` and ``baddbmm`` as cuBLAS most often does: see ``models.toml``.
+    """Compute ``aten::addmm``, ``addmv`` and ``baddbmm`` in the way that cuBLAS uses most often (see ``models.toml``).
 
-    A bias of one dimension is added in float32 by the epilogue of cuBLASLt: addmm_out_cuda_impl in
+    The epilogue of cuBLASLt adds a bias of one dimension in float32: see addmm_out_cuda_impl in
     aten/src/ATen/native/cuda/Blas.cpp.
     """
     added, a, b = operation.args[:3]
@@ -130,24 +134,30 @@ def once(operation: Operation) -> Iterator[list[Any]]:
     yield operation.once()
 
 
-#: Numbers of parts into which cuBLAS splits a sum, the usual ones first; the largest number differs by GPU.
+#: Numbers of parts into which cuBLAS may split a sum, the usual ones first. The largest number depends on the GPU.
 PARTS = (2, 4, 8, 16, *(parts for parts in range(3, 65) if parts not in {4, 8, 16}))
-#: Number of terms of a part in cuBLAS's kernels for a few unaligned columns.
+#: Number of terms in a part in cuBLAS's kernels for a few unaligned columns; no part is smaller.
 FEW_TERMS = 8
-#: Multiples to which cuBLAS rounds the terms of a part up: those of the tiles of its kernels.
+#: Tile sizes of cuBLAS's kernels: the number of terms in a part is rounded up to a multiple of one of them.
 TILES = (1, 16, 32, 64, 128)
 #: Number of products of two elements up to which all numbers of parts are tried, not only the usual ones.
 SMALL = 2**26
+#: Number of leading entries of ``PARTS`` that are tried for products of any size.
 _USUAL = 4
 
 
 def in_parts(operation: Operation) -> Iterator[list[Any]]:
     """Yield ``aten::mm``, or ``aten::addmm`` with a bias of one dimension, of unaligned matrices with split sums.
 
-    Each part is rounded, and once more the sum of the parts; or the running sum is rounded after each part, where one
-    block of the kernel continues from the result that another has stored. A running sum starts with the bias: layers
-    of 12 columns equal it in all elements, and in 0.75 to 0.78 with the bias last (bf16, H200, torch 2.11). Nothing is
-    yielded if torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction, or that of fp16, is off.
+    For each number of terms in a part there are two alternatives:
+
+    - Each part is rounded, and then their sum.
+    - The running sum is rounded after each part, as when one block of the kernel continues from the result that the
+      previous one stored. It starts with the bias: all elements of layers with 12 columns are equal in this order, and
+      0.75 to 0.78 of them if the bias is added last (bf16, H200, torch 2.11).
+
+    Nothing is yielded if torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction (for fp16, its counterpart)
+    is off.
     """
     *added, a, b = operation.args[: 3 if operation.name.startswith("aten::addmm") else 2]
     dtype = operation.returned[0]
@@ -171,7 +181,10 @@ def in_parts(operation: Operation) -> Iterator[list[Any]]:
 
 
 def _terms_of_a_part(terms: int, products: int) -> list[int]:
-    """Return the numbers of terms that a part of a sum may have, the most usual ones first."""
+    """Return the numbers of terms that a part of a sum of ``terms`` may have, the most usual ones first.
+
+    ``products`` is the number of products of two elements in the whole matrix product.
+    """
     sizes = [FEW_TERMS, *(math.ceil(terms / parts) for parts in PARTS[:_USUAL])]
     if products <= SMALL:
         sizes += [math.ceil(math.ceil(terms / parts) / tile) * tile for parts in PARTS for tile in TILES]
