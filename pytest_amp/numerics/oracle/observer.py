@@ -32,13 +32,15 @@ from pytest_amp.text.quoted import quoted
 class Agreement:
     """Agreement of one real result of one operator call with its model.
 
-    ``equal`` of ``elements`` equal the model's bitwise, or within ``FLOAT32_FLIPS`` in float32. ``error`` is E(real,
-    exact) and ``ideal`` is E(model, exact), both relative L2 errors for these inputs. ``expected_dtype`` is the result
-    of torch's type promotion. ``again`` is the agreement on other values, measured if a long or cancelling sum may
-    explain the error (see ``oracle.sums``) or that the low dtype represents all values. ``spread`` is the factor by
-    which the error of a nondeterministic reduction may vary by chance (see ``oracle.colliding_updates``). ``hollow`` is
-    whether the low dtype represents all values of a wide result, but not the exact ones, and ``rounded_by_model``
-    whether it represents the model's.
+    - ``expected_dtype``: result of torch's type promotion
+    - ``equal``: number of the ``elements`` that equal the model's bitwise or, in float32, within ``FLOAT32_FLIPS``
+    - ``error`` and ``ideal``: E(real, exact) and E(model, exact), relative L2 errors for these inputs
+    - ``hollow``: whether the low dtype represents all values of a wide result, but not the exact ones
+    - ``rounded_by_model``: whether the low dtype represents all values of the model's wide result
+    - ``again``: agreement on other values, measured if the result is hollow but not the model's, or if a long or
+      cancelling sum may explain the error (see ``oracle.sums``)
+    - ``spread``: factor by which the error of a nondeterministic reduction may vary by chance (see
+      ``oracle.colliding_updates``)
     """
 
     dtype: torch.dtype
@@ -57,8 +59,9 @@ class Agreement:
 class ObservedCall:
     """One operator call of a real step: its place, operator, dtypes, model, and the agreement of its results.
 
-    ``problem`` is the reason why an operator is not modelled; its results are then not compared. ``longest`` is the
-    largest size of a dimension of any argument, an estimate of the number of terms that are added sequentially.
+    ``given`` are the dtypes of its floating and complex arguments. ``problem`` is the reason why an operator is not
+    modelled; its results are then not compared. ``longest`` is the largest dimension of any argument, an estimate of
+    the number of terms that are added sequentially.
     """
 
     place: Place
@@ -74,8 +77,8 @@ class ObservedCall:
 DOUBTFUL = 1.05
 
 
-#: Operators that compute no values: they return uninitialized memory, or the bits of another tensor.
-_UNWRITTEN = ("aten::empty", "aten::new_empty", "aten::resize", "aten::set_", "aten::view.dtype")
+#: Prefixes of operators that compute no values: they return uninitialized memory, or the bits of another tensor.
+_NOT_COMPUTED = ("aten::empty", "aten::new_empty", "aten::resize", "aten::set_", "aten::view.dtype")
 
 
 #: Model of an operator that has neither a float64 kernel nor a formula for its arguments.
@@ -84,9 +87,9 @@ _UNKNOWN = Model(ModelName.UNMODELLED, source="no float64 kernel and no formula"
 
 @dataclass
 class Observer:
-    """Run every operator together with its float64 model, up to call number ``until`` if it is set.
+    """Run every operator together with its float64 model, up to the call with index ``until`` if it is set.
 
-    ``calls`` is the number of calls so far.
+    ``calls`` is the number of calls so far; indices begin with 0.
     """
 
     device_type: str
@@ -105,7 +108,7 @@ class Observer:
 
     @property
     def is_over(self) -> bool:
-        """Return whether the last call to observe has been made."""
+        """Return whether the current call comes after the last one to observe."""
         return self.until is not None and self.calls > self.until + 1
 
     def run(self, call: torch_private.Dispatched) -> Any:
@@ -115,15 +118,15 @@ class Observer:
             return call()
         name = call.overload.name()
         leaves, _ = call.flat
-        plain = (
+        is_skipped = (
             not any(is_real(leaf) for leaf in leaves)
             or not all(_has_values(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor))
             or torch_private.aliasing_of(call.overload).views
             or draws(call)
-            or name.startswith(_UNWRITTEN)
+            or name.startswith(_NOT_COMPUTED)
             or not torch_private.returns_tensors(call.overload)
         )
-        if plain:
+        if is_skipped:
             return call()
         expected_dtypes: tuple[torch.dtype | None, ...] = ()
         problem = None
@@ -166,17 +169,20 @@ class Observer:
         expected_dtypes: tuple[torch.dtype | None, ...],
         real: list[Any],
     ) -> list[Agreement]:
+        """Compare the real results with the alternative of the model to which most elements are equal."""
+        # Keep copies of arguments that the evaluation of an in-place operator changes, for ``_relative_to_terms``.
         before = operation.unwritten() if operation.name.startswith(_SUMS) else operation
-        exact, ways = evaluate_both(operation)
+        exact, alternatives = evaluate_both(operation)
         lost = _lost_to_underflow(call)
-        real = _written(operation, real)
+        real = _without_work_buffers(operation, real)
         dtypes = expected_dtypes if len(expected_dtypes) == len(real) else (None,) * len(real)
+        any_order = model_for(operation).name is ModelName.ANY_ORDER
         compared: list[Agreement] = []
-        for predicted in ways:
+        for predicted in alternatives:
             agreements = [
-                self._agreement(a, b, c, dtype, lost=lost, any_order=model_for(operation).name is ModelName.ANY_ORDER)
-                for a, b, c, dtype in zip(real, predicted, exact, dtypes, strict=True)
-                if is_real(a) and a.numel()
+                self._agreement(result, predicted_result, exact_result, dtype, lost=lost, any_order=any_order)
+                for result, predicted_result, exact_result, dtype in zip(real, predicted, exact, dtypes, strict=True)
+                if is_real(result) and result.numel()
             ]
             if not compared or _equal(agreements) > _equal(compared):
                 compared = agreements
@@ -193,11 +199,14 @@ class Observer:
         return compared
 
     def _is_doubtful(self, call: torch_private.Dispatched, agreement: Agreement, factor: float) -> bool:
-        """Return whether an error is too large for one rounding or a short float32 sum, but possible for a long sum.
+        """Return whether a second measurement, on other values, is needed to judge the operator.
 
-        The error of a sum is relative to the absolute values of its terms, so an error above ``certain`` is a fault
-        without a second measurement. What is left of terms that cancel to their last bits has few bits, which the low
-        dtype represents without any rounding: a row of a softmax's gradient.
+        It is needed for an error that is too large for one rounding or a short float32 sum, but possible for a long
+        sum. The error of a sum is relative to the absolute values of its terms, so an error above ``certain`` is a
+        fault without a second measurement.
+
+        It is also needed for a hollow result whose prediction is not hollow: if terms cancel to their last bits, as in
+        a row of a softmax's gradient, the result has so few bits that the low dtype represents it without rounding.
         """
         if agreement.hollow and not agreement.rounded_by_model:
             return True
@@ -215,10 +224,10 @@ class Observer:
         generator = torch.Generator("cpu").manual_seed(len(self.observed_calls))
         leaves, spec = call.flat
         args, kwargs = torch_private.unflat([other_numbers(x, generator) if is_real(x) else x for x in leaves], spec)
-        other = torch_private.Dispatched(call.overload, args, kwargs)
-        copy = operation_of(other, operation.returned, widened, device_type=self.device_type)
-        draws = self._compared(other, copy, (), torch_private.flat(other())[0])
-        return [replace(agreement, again=draw) for agreement, draw in zip(compared, draws, strict=True)]
+        other_call = torch_private.Dispatched(call.overload, args, kwargs)
+        copy = operation_of(other_call, operation.returned, widened, device_type=self.device_type)
+        repeated = self._compared(other_call, copy, (), torch_private.flat(other_call())[0])
+        return [replace(agreement, again=again) for agreement, again in zip(compared, repeated, strict=True)]
 
     def _agreement(  # noqa: PLR0913  # parts of one comparison
         self,
@@ -237,6 +246,9 @@ class Observer:
         if lost * real.numel() ** 0.5 > _NEGLIGIBLE * size:
             same |= (values - predicted).abs() <= lost
         can_be_hollow = real.dtype in (torch.float32, torch.float64)
+        factor = 1.0
+        if any_order and real.dtype in LOW and met(predicted, rounded(exact, real.dtype)):
+            factor = spread(predicted - exact)
         return Agreement(
             dtype=real.dtype,
             expected_dtype=expected,
@@ -249,9 +261,7 @@ class Observer:
             and not _representable(exact, self.low)
             and bool(is_hollow(real, self.low)),
             rounded_by_model=can_be_hollow and _representable(predicted, self.low),
-            spread=spread(predicted - exact)
-            if any_order and real.dtype in LOW and met(predicted, rounded(exact, real.dtype))
-            else 1.0,
+            spread=factor,
         )
 
     def _note(
@@ -278,27 +288,29 @@ def _leaves(call: torch_private.Dispatched) -> list[Any]:
 
 #: The smallest normal float32. Kernels may flush a smaller product or partial sum to zero; oneDNN's do.
 _TINY = float(torch.finfo(torch.float32).tiny)
-#: Fraction of a result's norm above which underflow matters: elements that differ by at most that then count as equal.
+#: Fraction of a result's norm above which the bound of the underflow matters: elements that differ by at most this
+#: bound then count as equal.
 _NEGLIGIBLE = 2.0**-30
 
 
 def _lost_to_underflow(call: torch_private.Dispatched) -> float:
-    """Bound the error of one element due to underflow: at most, every term of the longest sum is flushed to zero.
+    """Return a bound of one element's error by underflow: every term of the longest possible sum is flushed to zero.
 
-    This matters only for results below about 1e-30, such as gradients that have passed through many small weights.
+    With n elements in the largest argument it matters (see ``_NEGLIGIBLE``) only for results below about n * 1e-29,
+    such as gradients that were multiplied by many small weights.
     """
     return _TINY * max((leaf.numel() for leaf in _leaves(call) if is_real(leaf)), default=1)
 
 
-#: Sums of products, whose terms may cancel; the relative error of the sum is then larger than that of its terms.
 _LOG_SOFTMAX_BACKWARD = "_log_softmax_backward_data"
+#: Prefixes of operators that add terms, which may cancel; the relative error of a sum is then larger than its terms'.
 _SUMS = tuple(
     f"aten::{name}"
     for name in (
         *("sum", "mean", "mm", "bmm", "addmm", "baddbmm", "convolution", "add", "sub"),
         *("native_batch_norm", "native_layer_norm", "native_group_norm"),  # the mean of a normalized row is zero
         *("embedding", "index_add", "scatter_add", "index_put"),
-        _LOG_SOFTMAX_BACKWARD,  # the likely class of a smoothed loss: its probability and the sum are both near one
+        _LOG_SOFTMAX_BACKWARD,  # under label smoothing, at the likely class: its probability and the sum are near one
     )
 )
 
@@ -317,8 +329,8 @@ _CANCELLATION_RATIO = 1.02
 def _relative_to_terms(operation: Operation, compared: list[Agreement], exact: list[Any]) -> list[Agreement]:
     """Make the errors of float32 results in ``compared`` relative to the sums of their terms' absolute values.
 
-    The error of a low-precision result may also be one float32 rounding of that sum, which exceeds the rounding of the
-    result itself if the terms cancel to less than a thousandth.
+    The ``ideal`` error of a low-precision result is at least one float32 rounding of that sum. It exceeds the rounding
+    of the result itself if the terms cancel to less than about 2**-13 (fp16) or 2**-16 (bf16) of that sum.
     """
     sizes = [
         _norm(value) / (_norm(known) or 1.0)
@@ -342,15 +354,16 @@ def _sums_of_absolute_terms(operation: Operation) -> list[Any]:
     return replace(operation, args=args, kwargs=kwargs, rounds=False).once()
 
 
-def _written(operation: Operation, real: list[Any]) -> list[Any]:
-    """Remove from ``real`` the work buffers that kernels leave uninitialized, entirely or in part.
+def _without_work_buffers(operation: Operation, real: list[Any]) -> list[Any]:
+    """Replace by None in ``real`` the work buffers that kernels leave uninitialized, entirely or in part.
 
-    These are the total weight of an unreduced NLL loss, and the elements beyond a row's lengths in a CTC loss:
-    aten/src/ATen/native/LossNLL.cpp, LossCTC.cpp.
+    These are the total weight of an unreduced NLL loss, and ``log_alpha`` of a CTC loss, whose elements beyond a row's
+    lengths are uninitialized. See LossNLL.cpp and LossCTC.cpp in aten/src/ATen/native.
     """
-    unreduced = operation.name.startswith(("aten::nll_loss_forward", "aten::nll_loss2d_forward"))
-    buffer = operation.name.startswith("aten::_ctc_loss") and "backward" not in operation.name
-    return [real[0], None] if buffer or (unreduced and operation.args[3] == 0) else real
+    is_nll = operation.name.startswith(("aten::nll_loss_forward", "aten::nll_loss2d_forward"))
+    is_unreduced_nll = is_nll and operation.args[3] == 0
+    is_ctc = operation.name.startswith("aten::_ctc_loss") and "backward" not in operation.name
+    return [real[0], None] if is_ctc or is_unreduced_nll else real
 
 
 def _relative_to_input(operation: Operation, statistic: Agreement, value: torch.Tensor) -> Agreement:
@@ -362,7 +375,7 @@ def _relative_to_input(operation: Operation, statistic: Agreement, value: torch.
     return replace(statistic, error=statistic.error / max(added / (_norm(value) or 1.0), 1.0))
 
 
-#: Fraction of equal elements from which on no further alternative of the model is tried.
+#: Fraction of equal elements that is enough: no further alternative of the model is then tried.
 NEARLY_ALL = 0.99
 
 
@@ -380,6 +393,6 @@ def _representable(values: torch.Tensor, dtype: torch.dtype) -> bool:
 
 
 def _norm(values: torch.Tensor) -> float:
-    """Return the L2 norm of the finite elements; NaN, the difference of two equal infinities, counts as zero."""
+    """Return the L2 norm of the finite elements; the difference of two equal infinities, NaN, counts as zero."""
     parts = torch.view_as_real(values) if values.is_complex() else values
     return float(torch.linalg.vector_norm(parts.nan_to_num(0.0, 0.0, 0.0)))

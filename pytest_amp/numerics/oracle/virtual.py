@@ -38,8 +38,9 @@ def _zeros(operation: Operation) -> torch.Tensor:
     return torch.zeros(operation.args[0], dtype=torch.float64, device=operation.kwargs.get("device"))
 
 
-#: Operators that set a flag to defer work. Kernels below the Python dispatch key do not see it, so the work is done at
-#: once. Zeros without memory are the zero tangents of forward-mode AD.
+#: Operators that only set a flag, for a later operator to do the work. Kernels below the Python dispatch key ignore the
+#: flag, so the work is done at once. ``_efficientzerotensor``: forward-mode AD represents zero tangents by tensors
+#: without memory.
 _LAZY: dict[str, Callable[[Operation], torch.Tensor]] = {
     "aten::_conj": lambda operation: torch.conj_physical(operation.args[0]),
     "aten::_neg_view": lambda operation: torch.neg(operation.args[0]),
@@ -47,11 +48,12 @@ _LAZY: dict[str, Callable[[Operation], torch.Tensor]] = {
 }
 
 
-def _asks_for_one_buffer(call: torch_private.Dispatched) -> bool:
-    """Return whether a recurrent layer checks that its weights share one buffer, which virtual weights do not.
+def _checks_weight_buffer(call: torch_private.Dispatched) -> bool:
+    """Return whether ``call`` is part of a recurrent layer's check that its weights share one buffer.
 
-    try_get_weight_buf in aten/src/ATen/native/cudnn/RNN.cpp sets an empty tensor to the memory of a weight. If that
-    tensor stays empty, it is too small for the weights, and the check fails.
+    Virtual weights share none. For the check, try_get_weight_buf in aten/src/ATen/native/cudnn/RNN.cpp sets an empty
+    tensor to the memory of a weight. If the tensor stays empty, it is too small for the weights, so the layer treats
+    them as separate.
     """
     target = call.args[0]
     return bool(call.overload.name() == "aten::set_.source_Storage" and target.is_cuda and not target.numel())
@@ -62,7 +64,7 @@ def _nothing() -> None:
 
 
 def virtual(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a floating or complex tensor as a virtual leaf of its dtype; other tensors unchanged."""
+    """Return a floating or complex tensor as a virtual leaf of its dtype; virtual and other tensors unchanged."""
     if not is_real(tensor) or torch_private.values_of(tensor) is not None:
         return tensor
     result: torch.Tensor = torch_private.virtual_tensor(
@@ -82,8 +84,8 @@ class Predictor:
     """Dispatcher that runs operators in float64 and, if it ``rounds``, rounds results to their virtual dtypes.
 
     ``unmodelled`` collects the operators without a rounding model. ``draws`` are the random numbers to replay; without
-    them, random operators run in the real dtypes. ``last`` is the most recent operator. ``notice`` is called with every
-    call and its result.
+    them, random operators run in the real dtypes. ``last`` has the name of the most recent operator. ``notice`` is
+    called with every call and its result.
     """
 
     device_type: str
@@ -100,10 +102,10 @@ class Predictor:
             yield
 
     def virtualised(self, realised: Realised) -> Realised:
-        """Return ``realised`` with virtual parameters, buffers and batch; the module is changed: pass a copy.
+        """Return ``realised`` with virtual parameters, buffers and batch. The module is changed in place: pass a copy.
 
-        Tied parameters stay tied, and shared buffers shared. Embeddings return dense gradients, whose values are the
-        same.
+        Tied parameters stay tied, and shared buffers stay shared. Embeddings are made to return dense gradients, which
+        have the same values as sparse ones.
         """
         parameters: dict[int, torch.nn.Parameter] = {}
         buffers: dict[torch.Tensor, Any] = {}
@@ -135,11 +137,11 @@ class Predictor:
         self.last.append(call.overload.name())
         leaves, _ = call.flat
         if call.overload.name() in _BITS and any(is_real(leaf) for leaf in leaves):
-            if _asks_for_one_buffer(call):
+            if _checks_weight_buffer(call):
                 return call.args[0]
             if call.overload.name() == "aten::view.dtype":
                 return self._bits(call)
-            raise CannotFollow(f"{call.overload.name()} reads the bits of a tensor, which float64 does not have")
+            raise CannotFollow(f"{call.overload.name()} needs the bits or the memory of the real tensor")
         try:
             returned = returned_dtypes(call)
         except (RuntimeError, TypeError, NotImplementedError):
@@ -178,20 +180,21 @@ class Predictor:
         if operation.name in _LAZY:
             results = [_LAZY[operation.name](operation)]
         elif aliasing.views or aliasing.writes:
-            added = self._added_in_place(call, operation)
-            results = self._or_stand_in(
+            reduced = self._reduced_in_place(call, operation)
+            results = self._compute_or_stand_in(
                 call,
                 operation,
                 lambda: torch_private.flat(
                     torch_private.call_overload(call.overload, operation.args, operation.kwargs)
                 )[0],
             )
-            if added is not None:
-                operation.args[0].copy_(added)
-            if aliasing.writes and self.rounds:
-                _round_written(call, operation)
-            for tensor, value in plain if aliasing.writes else ():
-                tensor.copy_(value)
+            if reduced is not None:
+                operation.args[0].copy_(reduced)
+            if aliasing.writes:
+                if self.rounds:
+                    _round_written(call, operation)
+                for tensor, value in plain:
+                    tensor.copy_(value)
         else:
             results = self._evaluated(call, operation)
         if not returned:
@@ -199,14 +202,17 @@ class Predictor:
         return torch_private.with_aliases(call, _shaped(call, _virtual_results(results, returned)))
 
     def _bits(self, call: torch_private.Dispatched) -> torch.Tensor:
-        """Return the bits of a tensor of the real dtype in another dtype: a copy without shared memory."""
+        """Reinterpret the bits of a tensor, in its real dtype, as another dtype; the result is a copy.
+
+        In torch the result shares the tensor's memory. The operator therefore counts as unmodelled.
+        """
         self.unmodelled.add(call.overload.name())
         return virtual(as_real(call.args[0]).view(*call.args[1:], **call.kwargs))
 
     def _evaluated(self, call: torch_private.Dispatched, operation: Operation) -> list[Any]:
-        """Compute the flat results by the operator's model; also round the statistics that the operator updates."""
-        results = self._or_stand_in(call, operation, lambda: evaluate(operation))
-        if model_for(operation).name is ModelName.UNMODELLED or _meets(operation, results):
+        """Compute the flat results by the operator's model, and round the statistics that the operator updates."""
+        results = self._compute_or_stand_in(call, operation, lambda: evaluate(operation))
+        if model_for(operation).name is ModelName.UNMODELLED or _has_colliding_updates(operation, results):
             self.unmodelled.add(operation.name)
         for index in SILENTLY_WRITTEN.get(operation.name, ()):
             statistic, dtype = operation.args[index], getattr(call.args[index], "dtype", None)
@@ -214,7 +220,7 @@ class Predictor:
                 statistic.copy_(rounded(statistic, dtype))
         return results
 
-    def _or_stand_in(
+    def _compute_or_stand_in(
         self, call: torch_private.Dispatched, operation: Operation, compute: Callable[[], list[Any]]
     ) -> list[Any]:
         """Return the results of ``compute`` or, for an operator without a model, of its stand-in."""
@@ -230,12 +236,12 @@ class Predictor:
                 raise CannotFollow(
                     f"the rounding oracle cannot follow {operation.name}",
                     now=f"{quoted(error)}; {quoted(second, 120)}",
-                    likely="the operator has no float64 kernel, no formula, and none of its kernels runs by itself",
+                    likely="it has no float64 kernel and no formula, and its decomposition and other kernels fail, too",
                 ) from error
             self.unmodelled.add(operation.name)
             return results
 
-    def _added_in_place(self, call: torch_private.Dispatched, operation: Operation) -> torch.Tensor | None:
+    def _reduced_in_place(self, call: torch_private.Dispatched, operation: Operation) -> torch.Tensor | None:
         """Compute the first argument after a nondeterministic in-place reduction; None for any other operator."""
         if not self.rounds or model_for(operation).name is not ModelName.ANY_ORDER:
             return None
@@ -268,11 +274,11 @@ class Predictor:
         return _shaped(call, _virtual_results(results, returned))
 
 
-def _meets(operation: Operation, results: list[Any]) -> bool:
+def _has_colliding_updates(operation: Operation, results: list[Any]) -> bool:
     """Return whether a nondeterministic reduction had colliding updates, so that its result depends on their order.
 
-    Only those of a low dtype count. In float32 the order matters as little as float32's roundings, and two float64 runs
-    of such a kernel may differ in a last bit.
+    Only results of a low dtype are considered. In float32 the order changes no more than float32's roundings do, and
+    two float64 runs of such a kernel may differ in the last bit.
     """
     if model_for(operation).name is not ModelName.ANY_ORDER or not operation.rounds:
         return False
@@ -281,7 +287,10 @@ def _meets(operation: Operation, results: list[Any]) -> bool:
 
 
 def _virtual_results(results: list[Any], returned: tuple[torch.dtype | None, ...]) -> list[Any]:
-    """Return virtual tensors of the flat results; a gradient that nobody asks for is None, whatever its fake dtype."""
+    """Return the flat results as virtual tensors of the dtypes ``returned``.
+
+    A gradient that was not requested stays None, although the fake kernel may return a dtype for it.
+    """
     return [
         torch_private.virtual_tensor(_as_wide(value), dtype) if dtype is not None and value is not None else value
         for value, dtype in zip(results, returned, strict=True)
@@ -308,7 +317,7 @@ def _round_written(call: torch_private.Dispatched, operation: Operation) -> None
 
 
 def _shaped(call: torch_private.Dispatched, results: list[Any]) -> Any:
-    """Arrange ``made`` as the overload returns it: one tensor, a list or a tuple."""
+    """Arrange ``results`` as the overload returns them: one tensor, a list or a tuple."""
     kinds = torch_private.result_kinds(call.overload)
     if kinds[-1].startswith("List"):
         last = len(kinds) - 1
