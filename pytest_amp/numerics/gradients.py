@@ -75,7 +75,7 @@ def check_gradients(case: Case, conditions: Conditions, observe: Observe, *, tol
 
 
 def _check_buffers_exist(run: CaseRun, amp: Step) -> None:
-    """Check that a step has the buffers of manual casts; a forward pass may register buffers, and delete them."""
+    """Check that a step has the same buffers as manual casts: a forward pass may register and delete buffers."""
     expected = run.prediction.reference.buffers
     differ = [name for name in {**expected, **amp.buffers} if (name in expected) != (name in amp.buffers)]
     if differ:
@@ -106,7 +106,7 @@ def _check_present(run: CaseRun, amp: Step) -> None:
     lost = [
         name
         for name in actual
-        # If manual casts lose the gradient, too, it underflows as a whole.
+        # Leave out gradients with a noise near 1: those that manual casts lose, too, since they underflow as a whole.
         if not name.startswith(("output.", "buffer."))
         and run.prediction.noise.get(name, 1.0) < 1.0 - run.conditions.precision.u
         and actual[name].numel()
@@ -126,7 +126,7 @@ def _check_present(run: CaseRun, amp: Step) -> None:
 def _check_dtypes(run: CaseRun, amp: Step) -> None:
     """Check that gradients have their tensor's dtype, buffers keep their dtype, and outputs have the reference's.
 
-    Buffers that the forward pass registers have the reference's dtype, too.
+    Buffers that the forward pass registers must have the reference's dtype.
     """
     parameters = dict(run.realised.model.named_parameters())
     buffers = {**run.prediction.reference.buffers, **named_buffers(run.realised.model)}
@@ -149,7 +149,7 @@ def _check_dtypes(run: CaseRun, amp: Step) -> None:
 def _is_cast_table(run: CaseRun, name: str, value: torch.Tensor) -> bool:
     """Return whether ``value`` is a buffer that the model itself casts (with manual casts, too) but never updates.
 
-    Position tables are cast to the dtype of activations in this way. A statistic, in contrast, changes in a step.
+    Models cast position tables to the dtype of activations in this way. In contrast, a statistic changes in each step.
     """
     path = name.removeprefix("buffer.")
     initial = named_buffers(run.realised.model).get(path) if name.startswith("buffer.") else None
@@ -178,8 +178,8 @@ def _check_finite(run: CaseRun, amp: Step) -> None:
 def _observe(run: CaseRun, compared: Sequence[Compared], further: Sequence[Errors], observe: Observe) -> None:
     case, summary, u = run.case.name, f"{run.case.name}/summary", run.conditions.precision.u
     error, ratio = partial(observe, kind="error", unit="relative L2"), partial(observe, kind="ratio")
-    has = run.prediction.exact.gradients
-    without = [name for name, p in run.realised.model.named_parameters() if p.requires_grad and has.get(name) is None]
+    exact = run.prediction.exact.gradients
+    without = [name for name, p in run.realised.model.named_parameters() if p.requires_grad and exact.get(name) is None]
     if without:
         observe(f"{summary}.without_gradient", len(without), kind="count", unit="parameters")
     for tensor in compared:
@@ -187,55 +187,54 @@ def _observe(run: CaseRun, compared: Sequence[Compared], further: Sequence[Error
         error(f"{case}/{tensor.name}", tensor.error, allowed=run.allowed(tensor), over_seeds=again)
         if tensor.name == "output.loss":  # |L_amp - L|, in units of u |L|
             ratio(f"{summary}.loss", tensor.error / u, unit="u |L|", allowed=run.allowed(tensor) / u)
-    # Relative to the allowed error: the worst tensor may differ between runs, and may then have a larger error.
-    scale, plains = (
-        run.conditions.tolerance_scale,
-        [{tensor.name: tensor.plain for tensor in compared}, *(p for _, p in further)],
-    )
+    # Observe shares of the allowed errors: another run may have another worst tensor, with another allowed error.
+    scale = run.conditions.tolerance_scale
     allowed = {tensor.name: run.allowed_plain(tensor) / scale for tensor in compared}
-    share, *shares = (worst_share(plain, allowed) for plain in plains)
+    share = worst_share({tensor.name: tensor.plain for tensor in compared}, allowed)
+    shares = [worst_share(plain, allowed) for _, plain in further]
     error(f"{summary}.fp32", share, unit="of what is allowed", allowed=scale, over_seeds=over_seeds(shares))
-    most, equal = max(tensor.excess for tensor in compared), sum(tensor.equal for tensor in compared) / len(compared)
-    ratio(f"{summary}.excess", most, unit="noise", allowed=compared[0].factor)
+    largest_excess = max(tensor.excess for tensor in compared)
+    equal = sum(tensor.equal for tensor in compared) / len(compared)
+    ratio(f"{summary}.excess", largest_excess, unit="noise", allowed=compared[0].factor)
     ratio(f"{summary}.distance", median_distance(compared), unit="noise", allowed=median_allowed(run, compared))
     ratio(f"{summary}.equal", equal, unit="share of tensors")
 
 
-def _lost(prediction: Prediction) -> tuple[float, str]:
+def _largest_noise(prediction: Prediction) -> tuple[float, str]:
     """Return the larger relative noise of all outputs together and of all gradients together, and the group's name."""
     exact = {name: norm(value) for name, value in prediction.exact.named().items()}
     shares = []
     for group in ("outputs", "gradients"):
         names = names_of_group(prediction, group)
         whole = sum(exact[name] ** 2 for name in names) ** 0.5
-        lost = sum((prediction.noise[name] * exact[name]) ** 2 for name in names) ** 0.5
-        shares.append((lost / whole if whole else 0.0, group))
+        noise = sum((prediction.noise[name] * exact[name]) ** 2 for name in names) ** 0.5
+        shares.append((noise / whole if whole else 0.0, group))
     return max(shares)
 
 
-#: Number of further draws whose noise has to be within the limit, after a draw whose noise is not.
-_JUDGED = 2
+#: Number of further seeds with which the noise must be within the limit, if it is not with the first seed.
+_FURTHER_SEEDS = 2
 
 
 def _is_near_discontinuity(run: CaseRun, amp: Step) -> bool:
-    """Return whether a case is near a discontinuity with this seed only; raises AmpFailure if with other seeds, too.
+    """Return whether the case is near a discontinuity with this seed only.
 
     At a discontinuity of the gradient (a hinge, the border between two pixels) rounding may change a whole gradient,
-    and no tolerance can be derived from the noise. A case that is near one with this seed only is checked with the next
-    seeds instead.
+    and no tolerance can be derived from the noise. If the case is near one with this seed only, the next seed is
+    checked instead. Raises AmpFailure if it is near one with the next seeds, too.
     """
     if run.tolerance is not None:
         return False
     case, conditions, limit = run.case, run.conditions, limits.MOST_NOISE * run.conditions.tolerance_scale
-    share, group = _lost(run.prediction)
+    share, group = _largest_noise(run.prediction)
     if share <= limit:
         return False
-    seeds = range(conditions.seed + 1, conditions.seed + 1 + _JUDGED)
+    seeds = range(conditions.seed + 1, conditions.seed + 1 + _FURTHER_SEEDS)
     neighbours = (
         predict(case, realise(case, conditions, seed=seed), conditions.device, conditions.precision, seed=seed)
         for seed in seeds
     )
-    if all(_lost(other)[0] <= limit for other in neighbours):
+    if all(_largest_noise(neighbour)[0] <= limit for neighbour in neighbours):
         return True
     now, likely = why_lost(run, group, share)
     real = lost_share(amp, run.prediction.exact, names_of_group(run.prediction, group))
@@ -251,7 +250,7 @@ def _is_near_discontinuity(run: CaseRun, amp: Step) -> bool:
 
 
 def _check_errors(run: CaseRun, compared: Sequence[Compared]) -> None:
-    """Check that the error of every tensor, relative to float64 and to float32, is within the bounds from its noise."""
+    """Check that the errors of every tensor, relative to float64 and to float32, are within the bounds of its noise."""
     bad = sorted((tensor for tensor in compared if exceeds(tensor.error, run.allowed(tensor))), key=_by_excess)
     if bad and run.tolerance is None and run.prediction.predicted is not None:
         bad = not_acquitted(run, bad)
@@ -271,7 +270,7 @@ def _check_errors(run: CaseRun, compared: Sequence[Compared]) -> None:
             label_before="exact",
             before=f"relative L2 distance from float64; {why}",
             now=run.conditions.now(f"{worst.error:.3g}"),
-            likely=_above(run, worst) or likely_cause(run),
+            likely=_cause_in_tolerance(run, worst) or likely_cause(run),
         )
     plain = sorted((tensor for tensor in compared if exceeds(tensor.plain, run.allowed_plain(tensor))), key=_by_excess)
     if plain and not rounding.rounds_by_itself(run.case, run.realised, run.conditions):
@@ -285,7 +284,7 @@ def _check_errors(run: CaseRun, compared: Sequence[Compared]) -> None:
         )
 
 
-def _above(run: CaseRun, worst: Compared) -> str | None:
+def _cause_in_tolerance(run: CaseRun, worst: Compared) -> str | None:
     """Return the cause if the ``tolerance`` argument is smaller than the error that rounding explains, else None."""
     if run.tolerance is None or worst.error > worst.allowed * run.conditions.tolerance_scale:
         return None
@@ -297,7 +296,7 @@ def _by_excess(tensor: Compared) -> float:
 
 
 def _check_counts(run: CaseRun, amp: Step) -> None:
-    """Check that integer buffers are exact, or equal to the reference's if only an autocast region registers them."""
+    """Check that integer and boolean buffers equal the float64 step's, or the reference's if that step has none."""
     exact = {**run.prediction.reference.buffers, **run.prediction.exact.buffers}
     for name, value in amp.buffers.items():
         if not is_inexact(value) and not torch.equal(value.cpu(), exact[name].cpu()):
@@ -309,9 +308,10 @@ def _check_counts(run: CaseRun, amp: Step) -> None:
 
 
 def _check_hollow(run: CaseRun, amp: Step) -> None:
-    """Check that no float32 tensor has low-precision values only, unless its prediction does (as a cast may).
+    """Check that no float32 tensor has low-precision values only, unless its prediction has such values, too.
 
-    A tensor that is zero but for rounding is left out: what remains of a sum that cancels has few bits.
+    A tensor whose exact value is zero up to cancellation error is left out: the result of terms that cancel has few
+    bits.
     """
     dtype, predicted = run.conditions.precision.dtype, run.prediction.predicted if run.tolerance is None else None
     model = (predicted or run.prediction.exact).as_left()

@@ -17,12 +17,13 @@ from pytest_amp.numerics.causes import Cause, cause_of, constants_of, operator_o
 from pytest_amp.numerics.oracle.operation import is_real
 from pytest_amp.numerics.sites import Site, Sites
 
-#: Dtypes whose values can be checked for infinities.
-_ASKED = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128)
-#: Operators that return uninitialized memory.
-_UNWRITTEN = ("aten::empty", "aten::new_empty", "aten::resize")
-#: Depth, in calls, to which a constant is searched for: its addition or bound, a root, a cast.
-_NEAR = 4
+#: Dtypes whose values are checked for infinities and NaN.
+_CHECKED_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128)
+#: Prefixes of the operators that return uninitialized memory.
+_UNINITIALIZED = ("aten::empty", "aten::new_empty", "aten::resize")
+#: Number of calls, from a tensor backward, among which ``_vanished`` searches for a constant. Between the addition of a
+#: constant (or a bound) and its use there may be a root and a cast.
+_SEARCHED_CALLS = 4
 
 #: The memory of a tensor: its device and its address.
 _Memory: TypeAlias = tuple[torch.device, int]
@@ -33,8 +34,8 @@ class Record:
     """Operator call that created or modified tensors.
 
     ``number`` counts calls from 0. ``parents`` are the calls that computed its arguments. ``finite`` is whether its
-    results are finite; ``cause`` is set if they are not although the arguments are. ``vanished`` are the constants that
-    underflow to zero in the dtype of the result.
+    results are finite. ``cause`` is set if the results are not finite but the arguments are. ``vanished`` are the
+    constants among the arguments that underflow to zero in the dtype of the result.
     """
 
     number: int
@@ -48,14 +49,18 @@ class Record:
 
 @dataclass
 class Lineage:
-    """Recorder of the operator calls of a run, forward and backward."""
+    """Recorder of the operator calls of a run, forward and backward.
+
+    ``records`` has the last call that wrote each memory. ``origins`` are the calls with finite arguments and non-finite
+    results, in order. ``calls`` is the number of calls.
+    """
 
     device_type: str
     records: dict[_Memory, Record] = field(default_factory=dict)
     origins: list[Record] = field(default_factory=list)
     calls: int = 0
     _sites: Sites = field(default_factory=Sites)
-    _unwritten: set[_Memory] = field(default_factory=set)
+    _uninitialized: set[_Memory] = field(default_factory=set)
 
     @contextlib.contextmanager
     def on(self) -> Iterator[None]:
@@ -64,14 +69,14 @@ class Lineage:
             yield
 
     def origins_of(self, tensors: Iterable[torch.Tensor]) -> list[Record]:
-        """Return the calls that caused non-finite values of ``tensors``, in order; all causes if none is known."""
-        todo = [record for tensor in tensors if (record := self._record_of(tensor)) is not None]
+        """Return the calls that caused non-finite values of ``tensors``, in order; all ``origins`` if none is known."""
+        pending = [record for tensor in tensors if (record := self._record_of(tensor)) is not None]
         visited: dict[int, Record] = {}
-        while todo:
-            record = todo.pop()
+        while pending:
+            record = pending.pop()
             if not record.finite and record.number not in visited:
                 visited[record.number] = record
-                todo += record.parents
+                pending += record.parents
         causes = [record for record in visited.values() if record.cause is not None]
         return sorted(causes, key=lambda record: record.number) or self.origins
 
@@ -82,23 +87,25 @@ class Lineage:
             return call()
         leaves, _ = call.flat
         site, memory = self._sites.here(), [_memory_of(leaf) for leaf in leaves]
-        inputs = [x for x, key in zip(leaves, memory, strict=True) if key is not None and key not in self._unwritten]
+        inputs = [
+            x for x, key in zip(leaves, memory, strict=True) if key is not None and key not in self._uninitialized
+        ]
         parents = {record.number: record for key in memory if key is not None and (record := self.records.get(key))}
         finite = all(map(_is_finite, inputs))
         before = replace(call, args=_copied(call.args), kwargs=_copied(call.kwargs)) if aliasing.writes else call
         result = call()
         results = [value for value in torch_private.flat(result)[0] if _memory_of(value) is not None]
-        if call.overload.name().startswith(_UNWRITTEN):
-            self._unwritten.update(key for value in results if (key := _memory_of(value)) is not None)
+        if call.overload.name().startswith(_UNINITIALIZED):
+            self._uninitialized.update(key for value in results if (key := _memory_of(value)) is not None)
             return result
-        bad = [value for value in results if is_real(value) and not _is_finite(value)]
-        cause = cause_of(before, bad[0], self.device_type, self._vanished) if finite and bad else None
+        nonfinite = [value for value in results if is_real(value) and not _is_finite(value)]
+        cause = cause_of(before, nonfinite[0], self.device_type, self._vanished) if finite and nonfinite else None
         record = Record(
             number=number,
             operator=operator_of(call),
             site=site,
             parents=tuple(parents.values()),
-            finite=not bad,
+            finite=not nonfinite,
             cause=cause,
             vanished=constants_of(before, results).vanished,
         )
@@ -106,7 +113,7 @@ class Lineage:
             key = _memory_of(value)
             if key is not None:
                 self.records[key] = record
-                self._unwritten.discard(key)
+                self._uninitialized.discard(key)
         if cause is not None:
             self.origins.append(record)
         return result
@@ -116,18 +123,19 @@ class Lineage:
         return None if key is None else self.records.get(key)
 
     def _vanished(self, tensor: torch.Tensor) -> tuple[float, str] | None:
-        record = self._record_of(tensor)
-        near = [] if record is None else [record]
-        for _ in range(_NEAR):
-            for child in near:
-                if child.vanished:
-                    return child.vanished[0], f"{child.operator} at {child.site.line or 'its module'}"
-            near = [parent for record in near for parent in record.parents]
+        """Return the nearest constant before ``tensor`` that underflowed to zero, with its operator and line."""
+        latest = self._record_of(tensor)
+        records = [] if latest is None else [latest]
+        for _ in range(_SEARCHED_CALLS):
+            for record in records:
+                if record.vanished:
+                    return record.vanished[0], f"{record.operator} at {record.site.line or 'its module'}"
+            records = [parent for record in records for parent in record.parents]
         return None
 
 
 def _memory_of(value: object) -> _Memory | None:
-    """Return the memory of a tensor; None for a value without its own memory."""
+    """Return the memory of a tensor; None for other values, and for a tensor without its own memory."""
     if not isinstance(value, torch.Tensor) or value.layout != torch.strided or not value.numel():
         return None
     if not torch_private.has_memory(value) or torch_private.values_of(value) is not None:
@@ -140,7 +148,7 @@ def _memory_of(value: object) -> _Memory | None:
 
 
 def _is_finite(value: torch.Tensor) -> bool:
-    return value.dtype not in _ASKED or bool(value.isfinite().all())
+    return value.dtype not in _CHECKED_DTYPES or bool(value.isfinite().all())
 
 
 def _copied(tree: Any) -> Any:

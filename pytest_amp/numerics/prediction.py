@@ -1,7 +1,7 @@
 """Predict a case in mixed precision: its exact values, and the error that rounding should cause.
 
-``predict`` alone selects the method: the rounding oracle, on device types whose kernels were compared with its models
-(``ORACLE``), and a run of the case with manual casts on the same device.
+Only ``predict`` selects the method: a run of the case with manual casts and, on device types whose kernels were
+compared with the models of the rounding oracle (``ORACLE``), that oracle.
 """
 
 from __future__ import annotations
@@ -38,14 +38,16 @@ class Prediction:
     """Predicted values of each tensor (names of ``Step.named``): ``exact`` in float64, ``reference`` by manual casts.
 
     ``noise[name]`` is the error that mixed precision should have: E(predicted, exact) if the rounding oracle has a
-    prediction that is finite where manual casts are, otherwise E(reference, exact). The larger of both is used if the
-    step has ``unmodelled`` operators, or for tensors with fewer elements than ``tolerance.ENOUGH``, whose errors may be
-    small by chance (of two independent draws, the first is more than twice the second in 3 of 10). Errors are relative
-    to ``sizes[name]``: the norm of the exact tensor or, if that is negligible relative to the whole gradient, the
-    average norm of a tensor of its size.
+    prediction that is finite where manual casts are, otherwise E(reference, exact). The larger of both is used for all
+    tensors if the step has ``unmodelled`` operators, and always for tensors with fewer elements than
+    ``tolerance.ENOUGH``, whose errors may be small by chance: of two independent draws of one element's error, the
+    first is more than twice the second in 3 of 10.
+
+    Errors are relative to ``sizes[name]``: the norm of the exact tensor or, for a gradient whose norm is negligible
+    relative to the whole gradient, the average norm of a tensor with its number of elements.
 
     ``loss_scale`` is the loss scale of the reference. ``same_device`` is whether the reference ran on the device
-    itself, ``region`` the region in which it ran.
+    itself, and ``region`` is the region in which it ran.
     """
 
     exact: Step
@@ -65,16 +67,16 @@ class Prediction:
 
     @property
     def whose(self) -> str:
-        """The source of the noise in failures."""
+        """The name of the source of the noise, for failures."""
         return "manual casts" if self.predicted is None else "the predicted rounding"
 
 
 def predict(case: Case, realised: Realised, device: Device, precision: Precision, *, seed: int) -> Prediction:
     """Run ``realised`` in float64 and, with manual casts, in mixed precision.
 
-    Autocast is enabled during manual casts, for models that query its state, as ``custom_fwd``, checkpoints, recurrent
-    layers and extensions do; its kernels are not called. If the spec has no rules for the device type, the reference
-    runs on the CPU by the CPU's rules: its noise is then that of the format, and bitwise equality is not checked.
+    Autocast is enabled during manual casts, since ``custom_fwd``, checkpoints, recurrent layers and extensions query
+    its state; its kernels are not called. If the spec has no rules for the device type, the reference runs on the CPU
+    by the CPU's rules. Its noise is then only that of the dtype, and bitwise equality is not checked.
 
     In fp16 the loss scale is the largest power of two, from 65536 down in steps of 4, for which the reference's
     gradients are finite. Raises AmpFailure if the case does not run in float64, or is not finite at any scale.
@@ -94,17 +96,17 @@ def predict(case: Case, realised: Realised, device: Device, precision: Precision
         predicted = oracle.run_virtual(
             case, realised.on(device.torch_device), region, predictor, seed=seed, loss_scale=scale
         ).step
-    except oracle.CannotFollow as lost:
-        receive(lost)
+    except oracle.CannotFollow as error:
+        receive(error)
         return by_casts
-    if set(_nonfinite(predicted)) - set(_nonfinite(reference)):  # an operator's model is that of another kernel
+    if set(_nonfinite(predicted)) - set(_nonfinite(reference)):  # the model of an operator does not describe its kernel
         return by_casts
-    program_errors = _errors(predicted, exact, sizes)
-    few = {name for name, value in exact.named().items() if value.numel() < tolerance.ENOUGH}
-    for name in program_errors.keys() & noise.keys():
-        if predictor.unmodelled or name in few:
-            program_errors[name] = max(program_errors[name], noise[name])
-    return replace(by_casts, noise=program_errors, predicted=predicted, unmodelled=frozenset(predictor.unmodelled))
+    predicted_noise = _errors(predicted, exact, sizes)
+    small = {name for name, value in exact.named().items() if value.numel() < tolerance.ENOUGH}
+    for name in predicted_noise.keys() & noise.keys():
+        if predictor.unmodelled or name in small:
+            predicted_noise[name] = max(predicted_noise[name], noise[name])
+    return replace(by_casts, noise=predicted_noise, predicted=predicted, unmodelled=frozenset(predictor.unmodelled))
 
 
 def _is_followed(device: Device) -> bool:
@@ -122,7 +124,7 @@ def exact_step(case: Case, realised: Realised, device: Device, *, seed: int) -> 
 
 
 def _without_oracle(case: Case, realised: Realised, device: Device, lost: AmpFailure, *, seed: int) -> Step:
-    """Run the step of a model that the oracle does not support, in float64 or, if that fails, in float32.
+    """Run the step of a model that the oracle cannot follow, in float64 or, if that fails, in float32.
 
     Raises ``lost`` if the model runs in neither.
     """
@@ -164,12 +166,12 @@ def _in_float64(case: Case, realised: Realised, device: Device, *, seed: int) ->
     except Exception as error:
         if passes(error):
             raise
-        with contextlib.suppress(Exception):  # a model that runs only inside a region
+        with contextlib.suppress(Exception):  # some models run only inside a region
             return run_step(case, realised.on(target, torch.float64), lambda: float64_in_region(target.type), seed=seed)
         raise AmpFailure(
             f"{case.name} does not run in float64, so there is no exact reference",
             now=quoted(error),
-            likely="its forward writes float32 out: take the dtype from a parameter or an input",
+            likely="its forward pass names float32: take the dtype from a parameter or an input",
         ) from error
 
 
@@ -193,9 +195,9 @@ def _float64_default() -> Iterator[None]:
 
 
 def manual_region(device: Device, precision: Precision, *, inside: bool) -> Region:
-    """Return mixed precision by manual casts: inside a region of autocast, or in place of one.
+    """Return a region of mixed precision by manual casts, with the state of autocast enabled (``inside``) or unchanged.
 
-    The state of the region is set below ``torch.autocast``, so that a fault of that class is not in the reference.
+    The state is set without ``torch.autocast``, so that a fault of that class does not affect the reference.
     """
 
     @contextlib.contextmanager
@@ -212,7 +214,7 @@ def manual_region(device: Device, precision: Precision, *, inside: bool) -> Regi
 
 @dataclass(frozen=True)
 class _ManualReference:
-    """A case with manual casts."""
+    """Reference run of a case, with manual casts."""
 
     case: Case
     realised: Realised
@@ -221,7 +223,7 @@ class _ManualReference:
     seed: int
 
     def step(self) -> tuple[Step, Region]:
-        """Run the step, and return it with its region, in which autocast is on for models that query its state."""
+        """Run the step, and return it and its region, in which autocast is enabled for models that query its state."""
         region = manual_region(self.device, self.precision, inside=True)
         return self._scaled(region), region
 
@@ -233,9 +235,9 @@ class _ManualReference:
             return run_step(self.case, realised, region, seed=self.seed, loss_scale=loss_scale)
 
         def suffices(step: Step) -> bool:
-            """Return whether no smaller scale is of use: all is finite, or an output is not, which no scale changes."""
-            bad = _nonfinite(step)
-            return not bad or any(name.startswith("output.") for name in bad)
+            """Return whether to stop decreasing the scale: all is finite, or an output is not, whatever the scale."""
+            names = _nonfinite(step)
+            return not names or any(name.startswith("output.") for name in names)
 
         loss_scale, step = at_largest_scale(run, suffices, self.precision)
         bad = _nonfinite(step)
@@ -248,8 +250,8 @@ class _ManualReference:
         device, dtype = self.device.torch_device, self.precision.dtype
         regions: tuple[Region, ...] = (lambda: self.device.autocast(dtype), region)
         origins = (
-            origin_in_step(self.case, self.realised, device, manual_region, seed=self.seed, loss_scale=loss_scale)
-            for manual_region in regions
+            origin_in_step(self.case, self.realised, device, tried_region, seed=self.seed, loss_scale=loss_scale)
+            for tried_region in regions
         )
         return NotFinite(
             f"{self.case.name} is not finite in {self.precision.name} on {self.device.key}, with manual casts, too "
@@ -276,5 +278,5 @@ def _sizes(exact: Step) -> dict[str, float]:
     return sizes
 
 
-#: A gradient this much smaller than the average is cancellation error: the roundoff of float64 is 2**-53.
+#: Ratio to the average norm below which a gradient is only cancellation error; the unit roundoff of float64 is 2**-53.
 VANISHING = 2.0**-40

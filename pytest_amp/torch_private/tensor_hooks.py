@@ -1,4 +1,4 @@
-"""Hooks of a tensor, which a copy of a module does not have."""
+"""Hooks of a tensor, which copying a module does not copy."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import Any
 
 
 def copy_hooks(source: Any, target: Any) -> None:
-    """Register the hooks of ``source``, on its gradient and behind the gradient's accumulation, on ``target``.
+    """Register on ``target`` the gradient hooks and the post-accumulate-grad hooks of ``source``.
 
-    Does nothing for a ``target`` that requires no gradient, or that has hooks already: those of a module that was built
-    again. Reads ``torch.Tensor._backward_hooks`` and
-    ``_post_accumulate_grad_hooks``; where torch lacks one, no hook of that sort is copied.
+    Does nothing if ``target`` requires no gradient. Hooks of a kind that ``target`` already has are not copied:
+    building the module again registered them. Reads ``torch.Tensor._backward_hooks`` and
+    ``_post_accumulate_grad_hooks``; if this torch has no such attribute, no hook of that kind is copied.
     """
     if not target.requires_grad:
         return
