@@ -1,4 +1,4 @@
-"""Observed short training: its loss in each step, and the changes of parameters and optimizer state."""
+"""Run a short training and observe it: the loss, the gradients and the changed parameters of each step."""
 
 from __future__ import annotations
 
@@ -28,20 +28,21 @@ from pytest_amp.training.joined import joined
 
 __tracebackhide__ = is_usage_error
 
-#: Perturbation of a companion, in unit roundoffs. A gradient passes twelve roundings (weight, input and result of three
-#: products, and the gradient of each result); if they are independent, their sum is sqrt(12) = 3.5 of one.
+#: Perturbation of a companion, in unit roundoffs. A gradient is rounded about twelve times (weight, input and result of
+#: three products, and the gradient of each result). If these roundings are independent, their sum is sqrt(12) = 3.5
+#: times as large as one of them.
 PERTURBATION = 4.0
-#: Default scale of GradScaler, which decreases from there to a value that the case tolerates.
+#: Initial scale, GradScaler's default. The scaler decreases it until the gradients of the case are finite.
 _SCALE = 2.0**16
-#: Steps whose gradients are compared, parameter by parameter.
+#: Number of first steps whose gradients are compared parameter by parameter.
 GRADIENT_STEPS = 2
-#: Number of skipped steps in a row after which a scale that starts at 2**16 is far below any useful value.
+#: Number of consecutive skipped steps that is an error: the scale has then decreased from 2**16 to 2**-24.
 _MOST_SKIPPED = 40
 
 
-#: Iteration of every check of a loop.
+#: Iteration that a training step receives; the checks of a scaler pass the same class.
 TrainingIteration: TypeAlias = Iteration
-#: Function that a training calls once a step.
+#: Training step: a function that receives an iteration and trains the model once.
 TrainingStep: TypeAlias = Train
 
 
@@ -49,9 +50,9 @@ TrainingStep: TypeAlias = Train
 class Setup:
     """Setup of a training: a case, the number of steps, the training step and the optimizer.
 
-    ``fresh``: each step draws its own batch, by calling the case's ``batch`` after torch was seeded with the number of
-    the step. Otherwise all steps have one batch. ``plain`` is the case of the float32 runs, if another one replaces
-    ``case`` without autocast; with ``manual`` they are runs with manual casts.
+    With ``fresh``, each step calls the case's ``batch`` after seeding torch with a number derived from ``seed`` and the
+    step; otherwise all steps use one batch. ``plain``, if it is set, replaces ``case`` in the float32 runs. With
+    ``manual``, the reference runs use manual casts instead of float32.
     """
 
     case: Case
@@ -68,7 +69,7 @@ class Setup:
 
     @property
     def needs_scaler(self) -> bool:
-        """Return whether gradients in the dtype leave its range: fp16 does, bf16 has the range of float32."""
+        """Return whether gradients may leave the range of the dtype: true of fp16; bf16 has the range of float32."""
         return self.precision.name == "fp16"
 
     @property
@@ -77,11 +78,11 @@ class Setup:
         return "manual casts" if self.manual else "float32"
 
     def case_of(self, *, low: bool) -> Case:
-        """Return the case of a run in mixed precision, or of one in float32."""
+        """Return the case of a run in mixed precision (``low``) or in float32."""
         return self.case if low or self.plain is None else self.plain
 
     def batch(self, step: int, first: Any, *, low: bool = True) -> Any:
-        """Return the batch of ``step`` on the device; ``first`` is the one batch of a training that has one."""
+        """Return the batch of ``step`` on the device: a new one with ``fresh``, otherwise ``first``."""
         if not self.fresh:
             return first
         with torch.random.fork_rng(devices=[]), seeded(1_000_003 * (self.seed + 1) + step):
@@ -93,11 +94,17 @@ class Setup:
 class TrajectoryStep:
     """Step of a training.
 
-    ``lost`` is the share of parameters with a nonzero gradient that the step left unchanged, ``zero`` that of gradients
-    that are exactly zero, ``negligible`` that of gradients that are zero or below the roundoff of float32 relative to
-    the average (root mean square) of all, ``norm`` the L2 norm of all, as the optimizer's own step receives them
-    (divided by the scale here if the optimizer is fused and divides by itself); ``skipped`` is the number of previous
-    attempts.
+    Shares are of elements:
+
+    - ``lost``: those that the step left unchanged, of the parameters' elements with a nonzero gradient
+    - ``zero``: those that are exactly zero, of the gradients' elements
+    - ``negligible``: those whose size is at most float32's unit roundoff times the root mean square of all gradients
+      (so zeros, too), of the gradients' elements
+
+    ``norm`` is the L2 norm of all gradients as the optimizer's own step receives them. If the optimizer is fused and
+    divides by the scale itself, they are divided by it here. ``skipped`` is the number of previous attempts that the
+    scaler skipped. ``alone`` is whether the optimizer's own step was called without the enabled scaler. ``loss_dtype``
+    is the dtype of the last loss.
     """
 
     loss: float
@@ -108,22 +115,26 @@ class TrajectoryStep:
     skipped: int
     alone: bool
     loss_dtype: torch.dtype
-    #: Gradients as the optimizer's own step receives them, by parameter, of the first steps only.
+    #: Gradients by parameter name, unscaled, as the optimizer's own step receives them; only in the first
+    #: ``GRADIENT_STEPS`` steps.
     gradients: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
 
 @dataclass
 class Trajectory:
-    """Steps of a training, and its final state."""
+    """Steps of a training, and its final state.
+
+    ``kept`` is the dictionary in which the training step may keep objects of its own between steps.
+    """
 
     steps: list[TrajectoryStep]
     model: torch.nn.Module
     optimizer: torch.optim.Optimizer
     scaler: torch.amp.GradScaler
     kept: dict[str, Any]
-    #: Parameters whose gradients in the second step were added to those of the first, already used by the optimizer.
+    #: Parameters whose gradient was added to one that the optimizer had already used, since it was not set to zero.
     stale: list[str] = field(default_factory=list)
-    #: Second iteration, whose lines a failure names.
+    #: Second iteration; failures name its source lines.
     second: Iteration | None = None
 
     @property
@@ -150,11 +161,10 @@ class Trajectory:
 #: Function called after each step; it raises for a fault.
 Inspect = Callable[[int, TrainingIteration], None]
 
-
-#: Attempts of a step with the same random numbers: a scale of 65536 has fallen below 1 by then.
-_SAME_DRAWS = 20
-#: Distance of the seeds of companions that draw random numbers of their own: larger than those of any other step.
-_OWN_DRAWS = 10**9
+#: Number of attempts of a step with the same random numbers. A scale of 65536 has then decreased below 1.
+_ATTEMPTS_PER_DRAW = 20
+#: Offset between the seeds of companions that draw their own random numbers; larger than the seed of any step.
+_COMPANION_SEED_OFFSET = 10**9
 
 
 def run(
@@ -162,25 +172,29 @@ def run(
 ) -> Trajectory:
     """Train from the setup's seed, in mixed precision (``low``) or in float32.
 
-    A ``companion`` is a float32 run perturbed by noise of the size of low-precision rounding. With d four unit
-    roundoffs of the low dtype, in each step each weight is multiplied by 1 + d e, e uniform in [-1, 1], and to each
-    gradient noise is added, normal and of the relative L2 size d. The change of the step is added to the unperturbed
-    weights. (Noise on weights alone is not enough: Adam's first step is the sign of a gradient, and a gradient near
-    zero may have either.) With ``redraw`` the companion also draws other random numbers in each step than the float32
-    run. Steps that a scaler skips are repeated with the buffers that they began with, so that the n-th step is the n-th
-    update in each run, and a buffer that the forward pass updates and reads is the same.
+    A ``companion`` is a float32 run perturbed by noise of the size of low-precision rounding. Let d be ``PERTURBATION``
+    unit roundoffs of the low dtype. In each step each weight is multiplied by 1 + d e, where e is uniform in [-1, 1],
+    and normal noise of the relative L2 size d is added to each gradient. The change that the step makes is then added
+    to the unperturbed weights. (Noise on the weights alone is not enough: Adam's first update is the sign of the
+    gradient, which is arbitrary for a gradient near zero.) With ``redraw`` the companion also draws other random
+    numbers in each step than the float32 run.
+
+    A step that the scaler skips is repeated from the buffers with which it began. Therefore the n-th step is the n-th
+    update in each run, and a skipped attempt does not change the buffers that the forward pass updates and reads.
+
+    ``inspect`` is called after each step.
     """
     if setup.steps < 2:
-        raise AmpUsageError(f"steps={setup.steps}; a trajectory has two at least")
+        raise AmpUsageError(f"steps={setup.steps}; expected 2 or more")
     case = setup.case_of(low=low)
     realised = case.realise(seed=setup.seed).on(setup.device.torch_device)
     parameters = [p for p in realised.model.parameters() if p.requires_grad]
     if not parameters:
         raise AmpUsageError(f"case {setup.case.name}: the model has no parameter that requires a gradient")
     optimizer = made_of(parameters, setup.make_optimizer)
-    if setup.needs_scaler:  # in the float32 run, too, which comes first
+    if setup.needs_scaler:  # also checked in the float32 run, which is the first one
         expect_unscaled(setup.case.name, realised.model, optimizer, setup.device.torch_device)
-    # Growth would cause skipped steps, which are not examined here.
+    # Prevent growth of the scale, since it would cause skipped steps, which this check is not about.
     rule = UpdateRule(growth_interval=10**6)
     scaled = (low or setup.manual) and setup.needs_scaler
     scaler = WatchedScaler(setup.device.type, _SCALE, rule, enabled=scaled)
@@ -193,7 +207,7 @@ def run(
         )  # fmt: skip
         noise = None if companion is None else _Noise(setup, parameters, index, companion)
         with nullcontext() if noise is None else noise.on_weights():
-            trajectory.steps.append(_take(setup, iteration, parameters, noise, redraw=redraw))
+            trajectory.steps.append(_run_step(setup, iteration, parameters, noise, redraw=redraw))
         trajectory.stale += iteration.stale if stepped else []
         trajectory.second = iteration if index == 1 else trajectory.second
         stepped |= iteration.stepped
@@ -202,7 +216,7 @@ def run(
     return trajectory
 
 
-def _take(
+def _run_step(
     setup: Setup,
     iteration: TrainingIteration,
     parameters: list[torch.nn.Parameter],
@@ -210,16 +224,17 @@ def _take(
     *,
     redraw: bool,
 ) -> TrajectoryStep:
-    """Take the step, again if it was skipped."""
-    offset = _OWN_DRAWS * (noise.companion + 1) if redraw and noise is not None else 0
-    model, scales = iteration.model, iteration.scaler.is_enabled()
-    buffers = {name: value.detach().clone() for name, value in model.named_buffers()} if scales else {}
+    """Run the training step, and repeat it as long as the scaler skips it."""
+    offset = _COMPANION_SEED_OFFSET * (noise.companion + 1) if redraw and noise is not None else 0
+    model = iteration.model
+    may_skip = iteration.scaler.is_enabled()
+    buffers = {name: value.detach().clone() for name, value in model.named_buffers()} if may_skip else {}
     for skipped in range(_MOST_SKIPPED):
         watch = _Watch(iteration, parameters, noise)
         iteration.scaler.begin()
         iteration.losses.clear()
-        # Draw anew after many failed attempts: random numbers that give NaN in the low dtype would do so each time.
-        draws = seeded(setup.seed + iteration.index + 10**6 * (skipped // _SAME_DRAWS) + offset)
+        # Draw other random numbers after many attempts: if these gave NaN at any scale, a repetition would, too.
+        draws = seeded(setup.seed + iteration.index + 10**6 * (skipped // _ATTEMPTS_PER_DRAW) + offset)
         iteration.backwards.clear()
         with draws, watch.watching(), _refusals(iteration, watch), _noted_regions(iteration, noise):
             iteration.conclude(setup.train(iteration))
@@ -254,7 +269,10 @@ def _restore(model: torch.nn.Module, buffers: Mapping[str, torch.Tensor]) -> Non
 
 @contextmanager
 def _noted_regions(iteration: TrainingIteration, noise: _Noise | None) -> Iterator[None]:
-    """Note in the first step the autocast dtypes at any call of torch, also within modules."""
+    """Record, in the first step, the autocast dtypes at each call of torch, including calls inside modules.
+
+    Compiled code runs in eager mode here, since its calls of torch would not be observed.
+    """
     if iteration.index or noise is not None:
         yield
         return
@@ -269,7 +287,7 @@ def _at(train: TrainingStep) -> str:
 
 @contextmanager
 def _refusals(iteration: TrainingIteration, watch: _Watch) -> Iterator[None]:
-    """Convert a refusal of the scaler or of the optimizer to an AmpFailure with the same text."""
+    """Convert an exception that the scaler or the optimizer raised to an AmpFailure with its text."""
     try:
         yield
     except (RuntimeError, AssertionError, ValueError) as error:
@@ -280,7 +298,7 @@ def _refusals(iteration: TrainingIteration, watch: _Watch) -> Iterator[None]:
 
 
 class _Watch:
-    """Watch of the optimizer's own step: its gradients and the changes that it makes."""
+    """Observer of the optimizer's own step: the gradients that it receives, and the changes that it makes."""
 
     def __init__(
         self, iteration: TrainingIteration, parameters: list[torch.nn.Parameter], noise: _Noise | None
@@ -313,12 +331,12 @@ class _Watch:
             self.noise.add_to_gradients()
         if self.iteration.index < GRADIENT_STEPS:
             scale = float(getattr(optimizer, "grad_scale", None) or 1.0)
-            # Gradients of parameters that this optimizer does not update are still scaled.
-            stepped = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+            # Leave out parameters that this optimizer does not update: their gradients are still scaled.
+            updated = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
             self.gradients = {
                 name: parameter.grad.detach().clone() / scale
                 for name, parameter in self.iteration.model.named_parameters()
-                if id(parameter) in stepped and parameter.grad is not None and not parameter.grad.is_sparse
+                if id(parameter) in updated and parameter.grad is not None and not parameter.grad.is_sparse
             }
 
     def _leave(self, optimizer: torch.optim.Optimizer, _args: Any, _keywords: Any) -> None:
@@ -332,18 +350,18 @@ class _Watch:
         for gradient, after, before in joined(*zip(*rows, strict=True)):
             zero = gradient == 0
             size += zero.numel()
-            stay = (after == before) & ~zero
-            sums.append(torch.stack([x.double().sum() for x in (gradient.double().square(), zero, stay)]))
-        # Read once: each read waits for the device.
+            unchanged = (after == before) & ~zero
+            sums.append(torch.stack([x.double().sum() for x in (gradient.double().square(), zero, unchanged)]))
+        # Copy all sums to the host at once: each copy waits for the device.
         total = torch.stack(sums).sum(0) if sums else torch.zeros(3, dtype=torch.float64)
-        squares, zeros, stayed, negligible = torch.cat([total, self._negligible.to(total.device)]).tolist()
-        self.lost, self.zero = stayed / max(size - zeros, 1), zeros / max(size, 1)
+        squares, zeros, unchanged_count, negligible = torch.cat([total, self._negligible.to(total.device)]).tolist()
+        self.lost, self.zero = unchanged_count / max(size - zeros, 1), zeros / max(size, 1)
         self.negligible = negligible / max(size, 1)
         self.norm = squares**0.5 / float(getattr(optimizer, "grad_scale", None) or 1.0)
 
 
 def _count_negligible(parameters: Sequence[torch.nn.Parameter]) -> torch.Tensor:
-    """Return the number of negligible elements of dense gradients (see ``TrajectoryStep``), as a tensor of one."""
+    """Return the number of negligible elements of dense gradients (see ``TrajectoryStep``), a tensor of one element."""
     gradients = [real_parts(p.grad.detach()) for p in parameters if p.grad is not None and not p.grad.is_sparse]
     if not gradients:
         return torch.zeros(1, dtype=torch.float64)
@@ -354,13 +372,14 @@ def _count_negligible(parameters: Sequence[torch.nn.Parameter]) -> torch.Tensor:
 
 
 class _Noise:
-    """Noise of a step of a companion, of the size of low-precision rounding; see ``run``."""
+    """Noise of the size of low-precision rounding in one step of a companion; see ``run``."""
 
     def __init__(self, setup: Setup, parameters: list[torch.nn.Parameter], index: int, companion: int) -> None:
         self.companion, self._parameters, self._size = companion, parameters, PERTURBATION * setup.precision.u
         self._generator = torch.Generator().manual_seed(7919 * (companion + 1) + index)
 
     def add_to_gradients(self) -> None:
+        """Add normal noise to each dense gradient, in proportion to its root mean square."""
         for p in self._parameters:
             if p.grad is not None and not p.grad.is_sparse:
                 gradient = real_parts(p.grad)
@@ -369,9 +388,9 @@ class _Noise:
 
     @contextmanager
     def on_weights(self) -> Iterator[None]:
-        """Perturb the weights inside the block, after which their change is added to the unperturbed ones."""
+        """Perturb the weights inside the block, and afterwards add their change to the unperturbed weights."""
         parameters = self._parameters
-        origin = [p.detach().clone() for p in parameters]
+        unperturbed = [p.detach().clone() for p in parameters]
         with torch.no_grad():
             for p in parameters:
                 weight = real_parts(p)
@@ -380,5 +399,5 @@ class _Noise:
             perturbed = [p.detach().clone() for p in parameters]
         yield
         with torch.no_grad():
-            for p, old, other in zip(parameters, origin, perturbed, strict=True):
-                p.copy_(old + (p - other))
+            for parameter, before, start in zip(parameters, unperturbed, perturbed, strict=True):
+                parameter.copy_(before + (parameter - start))
