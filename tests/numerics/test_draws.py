@@ -1,4 +1,4 @@
-"""Random values of a step: recorded once, the same in every step that it is compared with."""
+"""Random numbers of the step in mixed precision: recorded once, and replayed in each step that it is compared with."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from pytest_amp.precision import BF16, FP16
 from tests.numerics.planted import broken
 from tests.numerics.test_check_gradients import run
 
-WHERE = Conditions(find_device("cpu"), BF16)
+CONDITIONS = Conditions(find_device("cpu"), BF16)
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 class Drawing(nn.Module):
-    """Two layers, and between them ``draw``, a function of a low-precision tensor."""
+    """Two linear layers with ``draw``, a function that draws random numbers, between them."""
 
     def __init__(self, draw: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ def _forked(x: Tensor) -> Tensor:
 
 
 def _reseeded(x: Tensor) -> Tensor:
-    """Apply dropout with a new seed in each step, as reversible layers do to repeat their masks."""
+    """Apply dropout after seeding torch with a random number, as reversible layers do to repeat their masks."""
     torch.manual_seed(torch.seed() % 1000)
     return f.dropout(x, 0.3)
 
@@ -88,7 +88,7 @@ FORMS: dict[str, Callable[[Tensor], Tensor]] = {
     "gumbel": _gumbel,
     "own generator": _own_generator,
     "fork_rng": _forked,
-    "seed of its own": _reseeded,
+    "manual_seed": _reseeded,
     "checkpoint": lambda x: checkpoint(lambda y: f.dropout(y, 0.3), x, use_reentrant=False),
     "reentrant checkpoint": lambda x: checkpoint(lambda y: f.dropout(y, 0.3), x, use_reentrant=True),
     "Python's own": lambda x: x * random.uniform(1, 2),  # noqa: S311  # no secret
@@ -97,20 +97,20 @@ FORMS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 @pytest.fixture
-def numbers_of_each_dtype(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make float32 and float64 steps draw other values than those in mixed precision, as kernels on CUDA do."""
-    call_itself, record = torch_private.Dispatched.__call__, Draws._recorded
+def dtype_dependent_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make float32 and float64 steps draw other values than the step in mixed precision, as kernels on CUDA do."""
+    original_call, original_recorded = torch_private.Dispatched.__call__, Draws._recorded
     recording: list[bool] = []
 
     def drawn(call: torch_private.Dispatched) -> Any:
         if not recording and draws(call) and _is_float32(call):
-            torch.rand(1)
-        return call_itself(call)
+            torch.rand(1)  # advances the generator
+        return original_call(call)
 
     def recorded(self: Draws, *arguments: Any) -> Any:
         recording.append(True)
         try:
-            return record(self, *arguments)
+            return original_recorded(self, *arguments)
         finally:
             recording.pop()
 
@@ -123,7 +123,7 @@ def _is_float32(call: torch_private.Dispatched) -> bool:
     return any(isinstance(leaf, Tensor) and leaf.dtype in (torch.float32, torch.float64) for leaf in leaves)
 
 
-@pytest.mark.usefixtures("numbers_of_each_dtype")
+@pytest.mark.usefixtures("dtype_dependent_draws")
 @pytest.mark.parametrize("form", FORMS)
 def test_steps_replay_the_draws_of_mixed_precision(form: str) -> None:
     values = run(case_of(FORMS[form]))
@@ -131,9 +131,9 @@ def test_steps_replay_the_draws_of_mixed_precision(form: str) -> None:
     assert values["drawing/summary.distance"] == 0.0
 
 
-@pytest.mark.usefixtures("numbers_of_each_dtype")
-def test_steps_without_a_recording_are_red(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Verify the stand-in for CUDA's kernels: it makes the check red if nothing is replayed."""
+@pytest.mark.usefixtures("dtype_dependent_draws")
+def test_check_fails_if_no_draw_is_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Test the fixture: without replay, the draws that depend on the dtype make the check fail."""
     monkeypatch.setattr(Draws, "find", lambda *_: None)
     with pytest.raises(AmpFailure):
         run(case_of(FORMS["dropout"]))
@@ -147,8 +147,8 @@ def test_recurrent_dropout_is_replayed() -> None:
     assert run(case)["layers/summary.equal"] == 1.0
 
 
-def test_dropout_that_scales_wrongly_in_low_precision_is_red() -> None:
-    """The step under test draws and computes by itself: nothing of another step hides its kernel."""
+def test_dropout_that_scales_wrongly_in_low_precision_fails() -> None:
+    """The step under test is the one that is recorded: its own kernel runs, and no replay hides a fault of it."""
 
     def scaled(original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return original(*args, **kwargs) * 1.02
@@ -157,20 +157,20 @@ def test_dropout_that_scales_wrongly_in_low_precision_is_red() -> None:
         run(case_of(FORMS["dropout"]), device=broken("dropout", scaled))
 
 
-def test_draw_that_was_not_recorded_is_named_and_not_judged() -> None:
-    """A model that draws only in float32: values that a step in mixed precision did not draw cannot be replayed."""
+def test_draw_that_was_not_recorded_is_named_and_not_checked() -> None:
+    """A model that draws only in float32: the step in mixed precision has no random numbers to replay there."""
 
     def noise(x: Tensor) -> Tensor:
-        retained = f.dropout(x, 0.1)
-        return retained + torch.randn(32) if x.dtype == torch.float32 else retained
+        result = f.dropout(x, 0.1)
+        return result + torch.randn(32) if x.dtype == torch.float32 else result
 
     with pytest.warns(NotReplayed, match=r"aten::randn draws other random numbers in another dtype"):
         values = run(case_of(noise))
     assert "aten::randn" in values["drawing/summary.not_replayed"]
 
 
-def test_unrecorded_draws_of_hidden_code_are_not_judged() -> None:
-    """Compiled code draws where no mode observes it, but it advances the generator."""
+def test_unrecorded_draws_of_hidden_code_are_not_checked() -> None:
+    """Compiled code draws without being observed by a dispatch mode, but it advances the generator."""
 
     def hidden(x: Tensor) -> Tensor:
         with torch._C._DisableTorchDispatch():
@@ -183,18 +183,18 @@ def test_unrecorded_draws_of_hidden_code_are_not_judged() -> None:
 
 
 def test_notes_name_operators_without_their_fused_kernel() -> None:
-    draws_of_attention = Draws(apart=frozenset({"aten::_scaled_dot_product_flash_attention"}))
-    (note,) = draws_of_attention.notes()
+    unfused = Draws(apart=frozenset({"aten::_scaled_dot_product_flash_attention"}))
+    (note,) = unfused.notes()
     assert note.startswith("aten::_scaled_dot_product_flash_attention: computed without its fused kernel")
-    forced = Draws(not_replayed={"aten::_cudnn_rnn"})
-    assert forced.notes() == ("not replayed: aten::_cudnn_rnn",)
-    assert forced.explanation == "aten::_cudnn_rnn draws random numbers that another step cannot be given"
-    assert str(trace(case_of(FORMS["dropout"]), WHERE)).count("not replayed") == 0
+    unreplayed = Draws(not_replayed={"aten::_cudnn_rnn"})
+    assert unreplayed.notes() == ("not replayed: aten::_cudnn_rnn",)
+    assert unreplayed.explanation == "aten::_cudnn_rnn draws random numbers that another step cannot be given"
+    assert str(trace(case_of(FORMS["dropout"]), CONDITIONS)).count("not replayed") == 0
 
 
-def test_case_without_draws_has_no_recording() -> None:
-    assert realise(case_of(torch.relu), WHERE).draws is None
-    realised = realise(case_of(FORMS["dropout"]), WHERE)
+def test_case_has_a_recording_only_if_it_draws() -> None:
+    assert realise(case_of(torch.relu), CONDITIONS).draws is None
+    realised = realise(case_of(FORMS["dropout"]), CONDITIONS)
     assert isinstance(realised, Realised)
     assert isinstance(realised.draws, Draws)
     assert len(realised.draws.recorded) == 1

@@ -1,4 +1,4 @@
-"""docs/lab/training.md agrees with its tables, and its tables with measurements."""
+"""Statements of docs/lab/training.md match its tables, and the tables match measurements."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_margins_of_the_page_match_their_outcome() -> None:
             low, high = (float(bound) for bound in used.split(" to "))
             assert 0 < low <= high < 0.5
         elif left == "never":
-            assert float(used) < 5  # for one seed; another one left the band
+            assert float(used) <= 1  # the smallest margin over the seeds: one of them stays within its band
         else:
             assert float(used) > 1
             assert re.fullmatch(r"step \d+", left)

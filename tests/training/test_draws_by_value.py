@@ -1,4 +1,7 @@
-"""A training whose values decide what it draws has another sample in float32: its band comes from other draws."""
+"""Trainings in which computed values determine the random numbers, so that float32 draws others.
+
+The band of such a training comes from companions that draw their own random numbers.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +27,10 @@ STEPS = 40
 
 
 def sampling() -> Case:
-    """Return a case that computes its loss on a sample of rows, as a detector does on a sample of proposals.
+    """Return a case that computes its loss on a random sample of rows, as a detector does on a sample of proposals.
 
-    A detector's rounded boxes may overlap in one proposal more. Here there always is one more in a low dtype.
+    In a detector, rounding of the boxes may change the number of proposals from which it samples. Here a low dtype
+    always has one row more to sample from.
     """
     case = mlp(width=32, batch=ROWS)
 
@@ -39,19 +43,20 @@ def sampling() -> Case:
 
 
 def check(*, seed: int, train: TrainingStep = standard_step) -> tuple[Trajectory, list[str]]:
+    """Check the training, and return its trajectory and the notes of the check."""
     noted = Noted()
     setup = Setup(sampling(), find_device("cpu"), BF16, steps=STEPS, seed=seed, train=train, make_optimizer=sgd)
     return check_training(setup, unheeded, note=noted.note)[0], noted.notes
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_band_of_another_sample_contains_a_healthy_training(seed: int) -> None:
+def test_band_of_own_draws_contains_a_healthy_training(seed: int) -> None:
     _, notes = check(seed=seed)
     assert len(notes) == 1
     assert notes[0].startswith("mlp: what aten::randperm draws depends on values, and float32 draws other numbers")
 
 
-def test_band_of_another_sample_does_not_contain_a_faulty_training() -> None:
+def test_band_of_own_draws_excludes_a_faulty_training() -> None:
     def diverging(iteration: TrainingIteration) -> None:
         standard_step(iteration)
         if iteration.low:

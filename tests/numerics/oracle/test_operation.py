@@ -1,4 +1,4 @@
-"""One call in float64: the arguments that are rounded first, and those that the kernel receives."""
+"""Conversion of one operator call to float64: which arguments are rounded first, and which stay unchanged."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ from pytest_amp.numerics.oracle.verdict import faults
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 LOW = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bf16", "fp16"])
-#: Integers that a low dtype does not represent, and one that both do.
+#: Numbers that the low dtype does not represent, and 8, which it does.
 NUMBERS = {torch.bfloat16: (257, 1023, 257.0, 8), torch.float16: (2049, 4099, 2049.0, 8)}
 
 
 def _weight(x: torch.Tensor) -> torch.dtype:
-    """Return the dtype of the weight; up to 2.6 lerp takes only its own dtype."""
+    """Return the dtype of the weight of ``lerp``: float32, but before torch 2.9 only the dtype of ``x`` is accepted."""
     return torch.float32 if holds_in(release_of(torch.__version__), since="2.9", until=None) else x.dtype
 
 
-BESIDE_A_NUMBER: dict[str, Callable[[torch.Tensor, float], object]] = {
+#: Functions of a low-precision tensor and a number, which they pass to torch as a Python number or in a tensor.
+OPERATIONS_WITH_A_NUMBER: dict[str, Callable[[torch.Tensor, float], object]] = {
     "add": torch.add,
     "subtract": torch.sub,
     "subtract from": torch.rsub,
@@ -93,14 +94,14 @@ BESIDE_A_NUMBER: dict[str, Callable[[torch.Tensor, float], object]] = {
 
 
 @LOW
-@pytest.mark.parametrize("name", BESIDE_A_NUMBER)
-def test_number_beside_a_low_tensor_is_rounded_as_in_the_kernel(name: str, dtype: torch.dtype) -> None:
-    """Integers are rounded, too: ``x + 257`` adds 256 in bf16."""
+@pytest.mark.parametrize("name", OPERATIONS_WITH_A_NUMBER)
+def test_number_with_a_low_precision_tensor_is_rounded_as_in_the_kernel(name: str, dtype: torch.dtype) -> None:
+    """Numbers are rounded to the low dtype, integers too: ``x + 257`` adds 256 in bf16."""
     x = (torch.randn(256, generator=torch.Generator().manual_seed(0)) * 600).to(dtype)
     for number in NUMBERS[dtype]:
         observer = Observer("cpu", dtype)
         with observer.on({}):
-            BESIDE_A_NUMBER[name](x, number)
+            OPERATIONS_WITH_A_NUMBER[name](x, number)
         assert observer.observed_calls
         assert faults(observer.observed_calls, dtype) == [], number
         for call in observer.observed_calls:
@@ -111,30 +112,30 @@ def _call(name: str, *args: object, **kwargs: object) -> torch_private.Dispatche
     return torch_private.Dispatched(torch_private.find_overload(name), args, kwargs)
 
 
-def test_number_beside_tensors_of_two_dtypes_is_not_rounded() -> None:
-    """The result is float32, and so is the arithmetic."""
+def test_number_with_tensors_of_two_dtypes_is_not_rounded() -> None:
+    """The result is float32, so the kernel computes in float32."""
     low, wide = torch.ones(2, dtype=torch.bfloat16), torch.ones(2)
-    result = operation_of(_call("aten::add.Tensor", low, wide, alpha=257), (), widened, device_type="cpu")
-    assert result.kwargs["alpha"] == 257
-    alone = operation_of(_call("aten::add.Tensor", low, low, alpha=257), (), widened, device_type="cpu")
-    assert alone.kwargs["alpha"] == 256
+    of_two_dtypes = operation_of(_call("aten::add.Tensor", low, wide, alpha=257), (), widened, device_type="cpu")
+    assert of_two_dtypes.kwargs["alpha"] == 257
+    of_one_dtype = operation_of(_call("aten::add.Tensor", low, low, alpha=257), (), widened, device_type="cpu")
+    assert of_one_dtype.kwargs["alpha"] == 256
     exact = operation_of(_call("aten::add.Tensor", low, low, alpha=257), (), widened, device_type="cpu", rounds=False)
     assert exact.kwargs["alpha"] == 257
 
 
 def test_indices_and_masks_are_unchanged() -> None:
-    low, many = torch.ones(300, 2, dtype=torch.bfloat16), torch.arange(300)
-    for call, place in (
-        (_call("aten::embedding", low, many), 1),
-        (_call("aten::index_select", low, 0, many), 2),
+    low, indices = torch.ones(300, 2, dtype=torch.bfloat16), torch.arange(300)
+    for call, position in (
+        (_call("aten::embedding", low, indices), 1),
+        (_call("aten::index_select", low, 0, indices), 2),
         (_call("aten::mul.Tensor", low, torch.ones(300, 2, dtype=torch.bool)), 1),
     ):
         result = operation_of(call, (), widened, device_type="cpu")
-        assert result.args[place] is call.args[place]
+        assert result.args[position] is call.args[position]
 
 
 def test_conversion_to_float32_is_disabled_for_wide_tensors() -> None:
-    """The argument is for half-precision kernels; the float64 one refuses it."""
+    """``half_to_float`` is for half-precision inputs: the float64 kernel of softmax rejects it."""
     x = torch.ones(2, 3, dtype=torch.float16)
     arguments = (x, -1, True)
     result = operation_of(_call("aten::_softmax", *arguments), (torch.float32,), widened, device_type="cpu")
