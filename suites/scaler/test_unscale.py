@@ -1,4 +1,4 @@
-"""``unscale_``: divides by the scale exactly, once, and only this optimizer's gradients."""
+"""``unscale_`` divides the gradients of its optimizer, and only those, by the scale: exactly, and once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .training import INF, ScalerFactory, expected_gradient, training
 
 @pytest.mark.parametrize("exponent", [0, 3, 10, 13], ids=lambda exponent: f"2^{exponent}")
 def test_unscaling_is_exact(amp: SuiteAmp, amp_scaler: ScalerFactory, exponent: int) -> None:
-    """Unscale by a power of two, after a real backward in the autocast dtype: the unscaled gradients, bit for bit."""
+    """Scaling by a power of two, a backward pass in the autocast dtype, and unscaling change no bit of a gradient."""
     run = training(amp, amp_scaler(init_scale=2.0**exponent))
     run.backward()
     run.scaler.unscale_(run.optimizer)
@@ -37,9 +37,9 @@ def test_unscaling_is_exact(amp: SuiteAmp, amp_scaler: ScalerFactory, exponent: 
 def test_unscaling_multiplies_by_the_rounded_inverse(
     amp: SuiteAmp, amp_scaler: ScalerFactory, scale: float, *, inside: bool
 ) -> None:
-    """For other scales, multiply by 1 / scale, computed in float64 and rounded to float32 once (``unscale_``).
+    """Other scales: gradients are multiplied by 1 / scale, which is computed in float64 and rounded to float32 once.
 
-    The same holds for calls within a region, which a user's loop may have around all of them.
+    The same is true inside an autocast region, since a user's loop may have one around the whole iteration.
     """
     if amp.device.type == "mps":
         pytest.skip("MPS has no float64: the inverse is computed in float32 there")
@@ -72,12 +72,12 @@ def test_gradients_with_a_graph_are_unscaled_and_checked(amp: SuiteAmp, amp_scal
         run.scaler.step(run.optimizer)
         run.scaler.update()
         assert bool((run.parameter == 1).all()) is (bad is not None)
-        run.parameter.grad = None  # it and its graph refer to each other
+        run.parameter.grad = None  # break the reference cycle of the gradient and its graph
 
 
 def test_step_does_not_unscale_again(amp: SuiteAmp, amp_scaler: ScalerFactory) -> None:
-    """The step is the same with ``unscale_`` before it and without."""
-    actual = []
+    """The step is the same with and without ``unscale_`` before it."""
+    updated = []
     for explicit in (False, True):
         run = training(amp, amp_scaler(init_scale=8.0))
         run.backward()
@@ -85,29 +85,29 @@ def test_step_does_not_unscale_again(amp: SuiteAmp, amp_scaler: ScalerFactory) -
             run.scaler.unscale_(run.optimizer)
         run.scaler.step(run.optimizer)
         assert torch.equal(run.gradient, expected_gradient(run.parameter)), "step left gradients that are not unscaled"
-        actual.append(run.parameter.detach())
-    assert torch.equal(*actual)
-    assert torch.equal(actual[0], 1 - expected_gradient(actual[0]) / 2)
+        updated.append(run.parameter.detach())
+    assert torch.equal(*updated)
+    assert torch.equal(updated[0], 1 - expected_gradient(updated[0]) / 2)
 
 
 def test_only_this_optimizers_gradients_are_unscaled(amp: SuiteAmp, amp_scaler: ScalerFactory) -> None:
-    one, other = (nn.Parameter(torch.ones(3, device=amp.device.torch_device)) for _ in range(2))
-    scaler, optimizer = amp_scaler(init_scale=8.0), torch.optim.SGD([one], lr=0.5)
-    scaler.scale((one + other).sum()).backward()
+    optimized, unrelated = (nn.Parameter(torch.ones(3, device=amp.device.torch_device)) for _ in range(2))
+    scaler, optimizer = amp_scaler(init_scale=8.0), torch.optim.SGD([optimized], lr=0.5)
+    scaler.scale((optimized + unrelated).sum()).backward()
     scaler.unscale_(optimizer)
-    assert one.grad is not None
-    assert other.grad is not None
-    assert (one.grad.tolist(), other.grad.tolist()) == ([1.0] * 3, [8.0] * 3)
+    assert optimized.grad is not None
+    assert unrelated.grad is not None
+    assert (optimized.grad.tolist(), unrelated.grad.tolist()) == ([1.0] * 3, [8.0] * 3)
 
 
 @pytest.mark.parametrize("clip", ["norm", "value"])
 def test_clipping_after_unscaling_is_clipping_in_float32(amp: SuiteAmp, amp_scaler: ScalerFactory, clip: str) -> None:
-    """``unscale_``, clip, ``step`` have the bits of the clipped step without a scaler (Lightning #9330, #9694)."""
+    """``unscale_``, clip, ``step`` is bitwise equal to a clipped step without a scaler (Lightning #9330, #9694)."""
     clips: dict[str, Callable[[nn.Parameter], Any]] = {
         "norm": lambda p: nn.utils.clip_grad_norm_([p], 1.0),
         "value": lambda p: nn.utils.clip_grad_value_([p], 1.25),
     }
-    actual, norms = [], []
+    updated, norms = [], []
     for enabled in (False, True):
         run = training(amp, amp_scaler(init_scale=2.0**10, enabled=enabled))
         run.backward()
@@ -115,25 +115,25 @@ def test_clipping_after_unscaling_is_clipping_in_float32(amp: SuiteAmp, amp_scal
         norms.append(clips[clip](run.parameter))
         run.scaler.step(run.optimizer)
         run.scaler.update()
-        actual.append(run.parameter.detach())
-    assert torch.equal(*actual), "a clipped step with a scaler differs from one without"
+        updated.append(run.parameter.detach())
+    assert torch.equal(*updated), "a clipped step with a scaler differs from one without"
     if clip == "norm":
         assert [float(norm) for norm in norms] == [float(norms[0])] * 2
         assert float(norms[0]) == pytest.approx(math.sqrt(1 + 4 + 9 + 0.25))
 
 
 def test_clipping_before_unscaling_is_not(amp: SuiteAmp, amp_scaler: ScalerFactory) -> None:
-    """Without ``unscale_`` first, the update shrinks by the scale: the mistake that it prevents."""
+    """Clipping scaled gradients divides the update by the scale: a known mistake, which ``unscale_`` first prevents."""
     run = training(amp, amp_scaler(init_scale=2.0**10))
     run.backward()
     nn.utils.clip_grad_norm_([run.parameter], 1.0)
     run.scaler.step(run.optimizer)
-    moved = float((run.parameter.detach() - 1).norm())
-    assert moved == pytest.approx(0.5 * 2.0**-10, rel=1e-3)
+    change = float((run.parameter.detach() - 1).norm())
+    assert change == pytest.approx(0.5 * 2.0**-10, rel=1e-3)
 
 
 def test_an_overflow_is_remembered_from_unscale_to_step(amp: SuiteAmp, amp_scaler: ScalerFactory) -> None:
-    """Repairing the gradients in between does not undo it: the norm was computed from the non-finite ones."""
+    """Removing the inf between them does not undo it: the user may have computed a norm from it."""
     run = training(amp, amp_scaler(init_scale=8.0))
     run.backward(INF)
     run.scaler.unscale_(run.optimizer)
@@ -179,7 +179,7 @@ def test_an_overflow_in_one_micro_batch_skips_the_accumulated_step(amp: SuiteAmp
 
 
 def test_gradients_are_unscaled_in_place(amp: SuiteAmp, amp_scaler: ScalerFactory) -> None:
-    """Views of one buffer, as in DDP and FSDP: the buffer has the unscaled values, in the same tensors."""
+    """Gradients that are views of one buffer, as in DDP and FSDP, stay these views, and the buffer is unscaled."""
     buffer = torch.full((6,), 8.0, device=amp.device.torch_device)
     parameters = [nn.Parameter(torch.ones(3, device=buffer.device)) for _ in range(2)]
     views = [buffer[:3], buffer[3:]]
@@ -197,9 +197,9 @@ def test_gradients_are_unscaled_in_place(amp: SuiteAmp, amp_scaler: ScalerFactor
 def test_large_gradients_are_no_overflow(
     amp: SuiteAmp, amp_scaler: ScalerFactory, implementation: str, scale: float
 ) -> None:
-    """Gradients beyond fp16, up to float32's largest, are not an overflow: the step is taken, each element exact."""
+    """Finite gradients beyond the range of fp16 do not skip the step, and each element is unscaled exactly."""
     largest = torch.finfo(torch.float32).max
-    # Small gradients are not lost, either.
+    # The last two are small: they must not become zero.
     values = [65536.0, -(2.0**100), torch.finfo(torch.bfloat16).max, largest, -largest, 2.0**-100, -(2.0**-115)]
     parameter = nn.Parameter(torch.zeros(len(values), device=amp.device.torch_device))
     optimizer = torch.optim.SGD([parameter], lr=1.0, fused=implementation == "fused", foreach=False)

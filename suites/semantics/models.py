@@ -1,4 +1,4 @@
-"""Small models for the guarantees about parameters, gradients and buffers."""
+"""Small models for tests of autocast's guarantees about parameters, gradients and buffers."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pytest_amp.amp import SuiteAmp
 
 
 class Small(nn.Module):
-    """Model with products, norms with and without statistics, a frozen layer, a tied weight and a constant buffer."""
+    """Model with linear layers (one frozen), BatchNorm, LayerNorm, a weight used twice, and a constant buffer."""
 
     constant: torch.Tensor
 
     def __init__(self) -> None:
-        """Draw the parameters from torch's generator."""
+        """Initialize the parameters from torch's global generator."""
         super().__init__()
         self.first = nn.Linear(8, 16, bias=False)  # a bias before BatchNorm would have a gradient of 0
         self.norm = nn.BatchNorm1d(16)
@@ -23,13 +23,13 @@ class Small(nn.Module):
         self.register_buffer("constant", torch.full((8,), 1.1))
 
     def forward(self, batch: torch.Tensor) -> torch.Tensor:
-        """Shapes: (batch, 8) to (batch, 16); the last product uses the first layer's weight again."""
+        """Map (batch, 8) to (batch, 16); the last product uses the first layer's weight again."""
         hidden = self.middle(self.frozen(self.norm(self.first(batch)).relu())) * self.constant
         return nn.functional.linear(hidden, self.first.weight)
 
 
 def small(amp: SuiteAmp) -> tuple[Small, torch.Tensor]:
-    """Return a model and a batch on the device, the same for each call in one test: both are seeded."""
+    """Return a model and a batch on the device, with the same values in each call of a test: both are seeded."""
     torch.manual_seed(amp.config.seed)
     return Small().to(amp.device.torch_device), torch.randn(8, 8).to(amp.device.torch_device)
 
@@ -41,7 +41,7 @@ def loss_of(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
 
 
 def drawn(amp: SuiteAmp, *shape: int) -> torch.Tensor:
-    """Return normal values in float32, drawn on the CPU, on the device."""
+    """Return normally distributed float32 values on the device; they are drawn on the CPU."""
     return torch.randn(shape).to(amp.device.torch_device)
 
 
@@ -51,6 +51,6 @@ def state_of(model: nn.Module) -> list[torch.Tensor]:
 
 
 def statistic(tensor: torch.Tensor | None) -> torch.Tensor:
-    """Return a running statistic of a norm that has them."""
+    """Return a running statistic of a layer that has it; narrows the type for mypy."""
     assert tensor is not None
     return tensor

@@ -1,4 +1,4 @@
-"""Features that some of the releases that the suite runs on do not have yet, all in one place."""
+"""Features of torch that the oldest supported releases lack: flags and marks that depend on the release."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pytest_amp.data_files.releases import release_of
 
 RELEASE = release_of(torch.__version__)
 
-#: pytorch/pytorch#165068: a copy cached under no_grad keeps its history; inference mode bypasses the cache.
+#: Whether autocast's cached copy of a weight keeps its autograd history when it was cached under no_grad, and inference
+#: mode bypasses the cache (pytorch/pytorch#165068).
 HISTORY_KEPT = RELEASE >= (2, 11)
 
 REGISTER_AUTOCAST = pytest.mark.skipif(

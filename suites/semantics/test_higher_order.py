@@ -1,4 +1,4 @@
-"""Higher-order functions: ``torch.cond``, flex attention, ``vmap`` in chunks, batches of gradients."""
+"""Higher-order functions under autocast: ``torch.cond``, flex attention, ``vmap``, futures, batched gradients."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ def _fork(amp: SuiteAmp) -> Tensor:
 
 
 def _future(amp: SuiteAmp) -> Tensor:
-    """Run a callback of a future, which is complete here."""
+    """Compute a product in the callback of a future that is already complete."""
     future: Any = torch.futures.Future()
     future.set_result(_tensors(amp, (4, 8), (8, 8)))
     result: Tensor = future.then(lambda done: torch.mm(*done.value())).wait()
     return result
 
 
-#: Each returns the product that its function computes, which is low-precision in a region.
+#: Calls whose operators are on autocast's list of the low dtype: the results are low-precision in a region.
 CALLS: dict[str, Callable[[SuiteAmp], Tensor]] = {
     "torch.cond": _cond,
     "flex_attention": _flex,
@@ -74,7 +74,7 @@ CALLS: dict[str, Callable[[SuiteAmp], Tensor]] = {
 @pytest.mark.parametrize("region", ["on", "other dtype", "off", "none"])
 @pytest.mark.parametrize("call", CALLS)
 def test_what_it_calls_is_in_the_region(amp: SuiteAmp, call: str, region: str) -> None:
-    """Results have the region's dtype, and are as near float32 as its rounding."""
+    """Results have the region's dtype, and differ from float32 by a few of its unit roundoffs, but not by zero."""
     torch.manual_seed(amp.config.seed)
     plain = CALLS[call](amp)
     torch.manual_seed(amp.config.seed)
@@ -94,23 +94,26 @@ def test_what_it_calls_is_in_the_region(amp: SuiteAmp, call: str, region: str) -
 
 
 def test_a_batch_of_gradients_is_its_gradients(amp: SuiteAmp) -> None:
-    """``is_grads_batched`` gives the gradients of one backward pass for each row, beyond the low dtype's precision."""
+    """``is_grads_batched`` returns the gradients of one backward pass per row, within a unit roundoff of the low dtype.
+
+    Gradients of the float32 part of the graph stay float32.
+    """
     device = amp.device.torch_device
     x, weight = (tensor.requires_grad_() for tensor in _tensors(amp, (5, 24), (16, 24)))
     with amp.autocast():
         low = torch.nn.functional.linear(x, weight)
-    # The mean of squares is about 1 with any seed: gradients stay in the range of fp16.
+    # The factor, a mean of squares, is about 1 with any seed, so that gradients stay in the range of fp16.
     result = (low.float() * weight.square().mean()).square()
     rows = torch.randn(3, *result.shape).to(device)
     inputs = [x, weight]
-    together = torch.autograd.grad(result, inputs, rows, retain_graph=True, is_grads_batched=True)
-    alone = [torch.autograd.grad(result, inputs, row, retain_graph=True) for row in rows]
-    for index, batch in enumerate(together):
+    batched = torch.autograd.grad(result, inputs, rows, retain_graph=True, is_grads_batched=True)
+    single_passes = [torch.autograd.grad(result, inputs, row, retain_graph=True) for row in rows]
+    for index, batch in enumerate(batched):
         assert batch.dtype is torch.float32
-        expected = torch.stack([gradients[index] for gradients in alone])
+        expected = torch.stack([gradients[index] for gradients in single_passes])
         error = relative_error(batch, expected)
         assert error <= amp.precision.u, (
             f"gradients of argument {index} differ from those of single passes by {error:.3g}"
         )
-    # Gradients that reach the weight outside the product have full float32 precision.
-    amp.check_fp32(together[1], name="the batch of gradients")
+    # A part of the weight's gradient bypasses the low-precision product, so the sum has full float32 precision.
+    amp.check_fp32(batched[1], name="the batch of gradients")
