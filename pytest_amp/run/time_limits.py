@@ -6,7 +6,8 @@ A limit has three stages:
 2. If the main thread does not return to Python code, for example from a kernel that hangs, the watchdog ends the
    process. Under pytest-xdist the controller reports the test and starts another worker; otherwise the watchdog writes
    the record and the summary itself.
-3. If the call also holds the GIL, so that no thread runs, faulthandler ends the process and dumps the traceback.
+3. If the call also holds the GIL, so that no Python thread runs, faulthandler dumps the traceback and ends the process.
+   This stage needs a limit for a test, and is left out if pytest uses that timer itself (``faulthandler_timeout``).
 """
 
 from __future__ import annotations
@@ -31,15 +32,15 @@ from pytest_amp.run.identity import INFO
 from pytest_amp.run.result import Run
 from pytest_amp.run.session import Messages
 
-#: Maximum time for interrupted code to return, and between two checks of the watchdog thread, in seconds.
+#: Seconds that interrupted code has to return, and the maximum of those between two checks of the watchdog thread.
 GRACE, PAUSE = 10.0, 1.0
-#: Seconds after which the watchdog postpones faulthandler's timeout, which expires if the watchdog no longer runs.
-MOVED = 5.0
+#: Seconds between two postponements of faulthandler's timeout, which expires once the watchdog thread no longer runs.
+POSTPONE_INTERVAL = 5.0
 _SIGNAL = getattr(signal, "SIGALRM", None)
 
 
 class Watchdog:
-    """Thread that enforces the limits of one session, and the hook that passes it the running test."""
+    """Thread that enforces the limits of one session, and the pytest hook that tells it which test runs."""
 
     def __init__(
         self,
@@ -50,10 +51,10 @@ class Watchdog:
     ) -> None:
         """Start the thread; the main thread calls ``close`` at the end.
 
-        ``limits`` are those of a test and of the run, in seconds. ``conclude`` judges a run that hangs in a test, for
-        the reason in a message, and writes its files.
+        ``limits`` are those of a test and of the run, in seconds; 0 is no limit. ``conclude`` receives the test in
+        which the run hangs, or None, and the message for it; it writes the files of the run and returns the run.
 
-        Messages go to a duplicate of standard error: pytest redirects the original during a test.
+        Messages go to a duplicate of standard error, since pytest redirects the original during a test.
         """
         self._config, self._messages, self._conclude = config, messages, conclude
         self._limit, self._run_limit = limits
@@ -62,19 +63,19 @@ class Watchdog:
         self._began = time.monotonic()
         self._item: pytest.Item | None = None
         self._deadline = 0.0
-        self._interrupted = self._over = False
-        self._moved = -math.inf
+        self._interrupted = self._run_is_over = False
+        self._postponed_at = -math.inf
         self._output = os.dup(2)
         self._stop = threading.Event()
         self._grace = min([GRACE, *filter(None, (self._limit, self._run_limit))])
         self._thread = threading.Thread(target=self._watch, name="pytest-amp time limits", daemon=True)
         self._install()
-        self._move(self._began)
+        self._postpone_faulthandler(self._began)
         self._thread.start()
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
-        """Watch one amp test, from its first fixture to the last teardown."""
+        """Limit one amp test, from the setup of its first fixture to the teardown of its last."""
         if not self._limit or INFO not in item.stash:
             return (yield)
         self._install()
@@ -89,7 +90,7 @@ class Watchdog:
         """Stop the thread, and remove the signal handler and faulthandler's timeout."""
         self._stop.set()
         self._thread.join()
-        if self._moved > 0:
+        if self._postponed_at > 0:
             faulthandler.cancel_dump_traceback_later()
         if _SIGNAL is not None and signal.getsignal(_SIGNAL) == self._interrupt:
             signal.signal(_SIGNAL, signal.SIG_DFL)
@@ -98,15 +99,15 @@ class Watchdog:
     def _install(self) -> None:
         """Install the handler of SIGALRM, unless another one is installed.
 
-        It is installed anew before each test: pytest-timeout resets it to SIG_DFL after each one.
+        Called again before each test, since pytest-timeout resets the handler to SIG_DFL after each test.
         """
         main = threading.current_thread() is threading.main_thread()
         if _SIGNAL is not None and main and signal.getsignal(_SIGNAL) is signal.SIG_DFL:
             signal.signal(_SIGNAL, self._interrupt)
 
     def _interrupt(self, _number: int, _frame: FrameType | None) -> None:
-        """Raise the error that ends the test, or the run; runs in the main thread."""
-        if self._over:
+        """Raise the error that ends the test or the run: the signal handler, which runs in the main thread."""
+        if self._run_is_over:
             raise KeyboardInterrupt(self._message())
         if self._item is not None and self._interrupted:
             raise AmpFailure(
@@ -118,19 +119,19 @@ class Watchdog:
 
     def _message(self) -> str:
         running = "no test" if self._item is None else self._item.nodeid
-        if self._over:
+        if self._run_is_over:
             return f"the run did not end within {self._run_limit:g} s: {running} ran"
         return f"{running} did not end within {self._limit:g} s"
 
     def _watch(self) -> None:
-        shortest = min([PAUSE, *(limit / 10 for limit in (self._limit, self._run_limit) if limit)])
-        while not self._stop.wait(shortest):
+        interval = min([PAUSE, *(limit / 10 for limit in (self._limit, self._run_limit) if limit)])
+        while not self._stop.wait(interval):
             now, item = time.monotonic(), self._item
-            self._move(now)
-            if self._run_limit and now > self._began + self._run_limit + self._grace and self._over:
+            self._postpone_faulthandler(now)
+            if self._run_limit and now > self._began + self._run_limit + self._grace and self._run_is_over:
                 self._end(item)
-            elif self._run_limit and now > self._began + self._run_limit and not self._over:
-                self._over = True
+            elif self._run_limit and now > self._began + self._run_limit and not self._run_is_over:
+                self._run_is_over = True
                 self._messages.problem(self._message())
                 self._alarm()
             elif item is not None and now > self._deadline + self._grace and self._interrupted:
@@ -139,15 +140,15 @@ class Watchdog:
                 self._interrupted = True
                 self._alarm()
 
-    def _move(self, now: float) -> None:
-        """Postpone faulthandler's timeout, which needs no GIL, unless pytest uses it (``faulthandler_timeout``)."""
+    def _postpone_faulthandler(self, now: float) -> None:
+        """Restart faulthandler's timer, which needs no GIL, unless pytest uses it (``faulthandler_timeout``)."""
         with contextlib.suppress(ValueError):  # the key does not exist without pytest's plugin
             if float(self._config.getini("faulthandler_timeout") or 0):
                 return
-        if self._limit and now > self._moved + MOVED:
-            self._moved = now
-            most = self._limit + 2 * self._grace + MOVED
-            faulthandler.dump_traceback_later(most, exit=True, file=self._output)
+        if self._limit and now > self._postponed_at + POSTPONE_INTERVAL:
+            self._postponed_at = now
+            timeout = self._limit + 2 * self._grace + POSTPONE_INTERVAL
+            faulthandler.dump_traceback_later(timeout, exit=True, file=self._output)
 
     def _alarm(self) -> None:
         main = threading.main_thread().ident
@@ -155,7 +156,7 @@ class Watchdog:
             signal.pthread_kill(main, _SIGNAL)
 
     def _end(self, item: pytest.Item | None) -> None:
-        """End the process: the main thread does not return to Python code."""
+        """End the process, since the main thread does not return to Python code."""
         message = f"{self._message()}, and could not be interrupted"
         self.line(f"\npytest-amp: {message}")
         faulthandler.dump_traceback(file=self._output)
@@ -188,7 +189,7 @@ def watched(
     messages: Messages,
     conclude: Callable[[pytest.Item | None, str], Run],
 ) -> Iterator[None]:
-    """Enforce the limits while tests run; the arguments are those of ``Watchdog``."""
+    """Enforce the limits inside the block; the arguments are those of ``Watchdog``."""
     if not any(limits):
         yield
         return
