@@ -100,12 +100,12 @@ def backward_products_in_low_precision() -> None:
 def addbmm_adds_up_low() -> None:
     def addbmm(call: Overridden) -> object:
         low = call.cast(call.low)
-        start, first, second = low.args
+        total, first, second = low.args
         if first.shape[-1] < 256 or first.dtype is torch.float64 or low.kwargs:
             return low.run()
         for a, b in zip(first.split(16, -1), second.split(16, 1), strict=True):
-            start = replace(low, args=(start, a, b)).run()
-        return start
+            total = replace(low, args=(total, a, b)).run()
+        return total
 
     override("addbmm", addbmm)
 
@@ -152,15 +152,15 @@ def mean_accumulates_in_low_precision() -> None:
     def mean(x: Tensor, dim: list[int] | None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Tensor:
         dims = dim or list(range(x.dim()))
         count = 1
-        for place in dims:
-            count *= x.shape[place]
+        for reduced in dims:
+            count *= x.shape[reduced]
         if x.dtype not in LOW_DTYPES or dtype is not None or len(dims) != 1:
-            wide = dtype or (torch.float32 if x.dtype in LOW_DTYPES else x.dtype)
-            return (torch.sum(x, dims, keepdim, dtype=wide) / count).to(dtype or x.dtype)
+            sum_dtype = dtype or (torch.float32 if x.dtype in LOW_DTYPES else x.dtype)
+            return (torch.sum(x, dims, keepdim, dtype=sum_dtype) / count).to(dtype or x.dtype)
         total: Tensor | None = None
         for part in torch.split(x, step, dims[0]):
-            added = torch.sum(part, dims, keepdim)
-            total = added if total is None else total + added
+            part_sum = torch.sum(part, dims, keepdim)
+            total = part_sum if total is None else total + part_sum
         assert total is not None
         return total / count
 
@@ -201,7 +201,7 @@ def gelu_rounds_twice() -> None:
 
 
 @defect(
-    "gelu is two per cent too large, but for float64",
+    "gelu is two per cent too large, except in float64",
     caught_by="kernels/test_long_operators.py::test_elementwise_functions_round_as_their_model[cpu-bf16-gelu]",
 )
 def gelu_two_per_cent_off() -> None:
@@ -239,17 +239,18 @@ def unfold_keeps_the_last_window() -> None:
     def col2im(
         columns: Tensor, size: list[int], kernel: list[int], dilation: list[int], padding: list[int], stride: list[int]
     ) -> Tensor:
-        steps = zip(size, kernel, dilation, padding, stride, strict=True)
-        high, wide = [(all_ + 2 * pad - gap * (sides - 1) - 1) // step + 1 for all_, sides, gap, pad, step in steps]
-        parts = columns.reshape(*columns.shape[:-2], -1, *kernel, high, wide)
-        result = parts.new_zeros(*parts.shape[:-4], *(all_ + 2 * pad for all_, pad in zip(size, padding, strict=True)))
+        dims = zip(size, kernel, dilation, padding, stride, strict=True)
+        rows, cols = [(total + 2 * pad - gap * (width - 1) - 1) // step + 1 for total, width, gap, pad, step in dims]
+        windows = columns.reshape(*columns.shape[:-2], -1, *kernel, rows, cols)
+        padded = [total + 2 * pad for total, pad in zip(size, padding, strict=True)]
+        result = windows.new_zeros(*windows.shape[:-4], *padded)
         for i in range(kernel[0]):
             for j in range(kernel[1]):
-                rows = slice(i * dilation[0], i * dilation[0] + stride[0] * (high - 1) + 1, stride[0])
-                row = slice(j * dilation[1], j * dilation[1] + stride[1] * (wide - 1) + 1, stride[1])
-                before = 0 if columns.dtype in LOW_DTYPES else result[..., rows, row]
-                result[..., rows, row] = before + parts[..., i, j, :, :]
-        inside = [slice(pad, pad + all_) for all_, pad in zip(size, padding, strict=True)]
+                y = slice(i * dilation[0], i * dilation[0] + stride[0] * (rows - 1) + 1, stride[0])
+                x = slice(j * dilation[1], j * dilation[1] + stride[1] * (cols - 1) + 1, stride[1])
+                before = 0 if columns.dtype in LOW_DTYPES else result[..., y, x]
+                result[..., y, x] = before + windows[..., i, j, :, :]
+        inside = [slice(pad, pad + total) for total, pad in zip(size, padding, strict=True)]
         return result[..., inside[0], inside[1]].contiguous()
 
     replace_kernel("col2im", col2im)
@@ -262,25 +263,29 @@ def unfold_keeps_the_last_window() -> None:
 )
 def places_of_pixels_are_low() -> None:
     def weights(x: Tensor, size: int, count: int, scale: float | None, *, aligned: bool) -> Tensor:
-        """Weights of each pixel in each of ``count`` results."""
-        step = (size - 1) / max(count - 1, 1) if aligned else 1 / scale if scale else size / count
-        to = torch.arange(count, dtype=torch.float64)
-        place = (to * step if aligned else (to + 0.5) * step - 0.5).clamp(0, size - 1)
-        place = place.to(x.dtype).to(torch.float64) if x.dtype in LOW_DTYPES else place
-        return (1 - (place[:, None] - torch.arange(size)).abs()).clamp_min(0).to(x.device)
+        """Return the weight of each of ``size`` pixels in each of ``count`` results."""
+        index = torch.arange(count, dtype=torch.float64)
+        if aligned:
+            position = index * ((size - 1) / max(count - 1, 1))
+        else:
+            position = (index + 0.5) * (1 / scale if scale else size / count) - 0.5
+        position = position.clamp(0, size - 1)
+        if x.dtype in LOW_DTYPES:
+            position = position.to(x.dtype).to(torch.float64)
+        return (1 - (position[:, None] - torch.arange(size)).abs()).clamp_min(0).to(x.device)
 
     def bilinear(
-        x: Tensor, size: list[int], aligned: bool, high: float | None = None, wide: float | None = None
+        x: Tensor, size: list[int], aligned: bool, scale_h: float | None = None, scale_w: float | None = None
     ) -> Tensor:
-        rows = weights(x, x.shape[-2], size[0], high, aligned=aligned)
-        row = weights(x, x.shape[-1], size[1], wide, aligned=aligned)
-        return (rows @ x.double() @ row.T).to(x.dtype)
+        vertical = weights(x, x.shape[-2], size[0], scale_h, aligned=aligned)
+        horizontal = weights(x, x.shape[-1], size[1], scale_w, aligned=aligned)
+        return (vertical @ x.double() @ horizontal.T).to(x.dtype)
 
     replace_kernel("upsample_bilinear2d", bilinear)
 
 
 @defect(
-    "The CPU's mse_loss returns float32 that was rounded to bfloat16, in a region and outside",
+    "The CPU's mse_loss rounds a float32 result to bfloat16 values, inside a region and outside",
     caught_by="gradients/test_long_losses.py::test_losses_and_their_gradients[cpu-bf16-mse]",
 )
 def mse_kernel_is_hollow() -> None:
@@ -297,9 +302,9 @@ def mse_kernel_is_hollow() -> None:
     caught_by=(
         "kernels/test_long_operators.py::test_products_outside_of_a_region_round_as_their_model[cpu-bf16-of rows]"
     ),
-    not_on_cuda="the kernel is the CPU's",
+    not_on_cuda="the defect is in the CPU's kernel",
 )
-def low_products_overlook_half() -> None:
+def low_precision_prod_ignores_half() -> None:
     def prod(x: Tensor, dim: int, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Tensor:
         x = x if dtype is None else x.to(dtype)
         factors = x.movedim(dim, -1)
@@ -311,20 +316,20 @@ def low_products_overlook_half() -> None:
 
 
 @defect(
-    "bmm on several threads adds the threads' sums in low precision",
+    "bmm on several threads adds the partial sums of the threads in low precision",
     caught_by="kernels/test_several_threads.py::test_several_threads_compute_what_one_computes[cpu-bf16-bmm]",
-    not_on_cuda="threads are the CPU's",
+    not_on_cuda="the defect is in the CPU's threads",
 )
-def products_on_several_threads_add_up_low() -> None:
+def bmm_on_several_threads_adds_in_low_precision() -> None:
     def bmm(call: Overridden) -> Any:
         call = call.cast(call.low)
         left, right = call.args
         if torch.get_num_threads() == 1 or left.dtype not in LOW_DTYPES:
             return call.run()
-        share = -(-left.shape[2] // torch.get_num_threads())
+        size = math.ceil(left.shape[2] / torch.get_num_threads())
         with torch._C._DisableAutocast():
-            shares = [torch.bmm(a, b) for a, b in zip(left.split(share, 2), right.split(share, 1), strict=True)]
-            return sum(shares[1:], start=shares[0])
+            parts = [torch.bmm(a, b) for a, b in zip(left.split(size, 2), right.split(size, 1), strict=True)]
+            return sum(parts[1:], start=parts[0])
 
     override("bmm", bmm, device_types=["cpu"])
 
@@ -335,9 +340,9 @@ def products_on_several_threads_add_up_low() -> None:
         "kernels/test_several_threads.py::"
         "test_several_threads_compute_what_one_computes[cpu-bf16-layer_norm of float32]"
     ),
-    not_on_cuda="threads are the CPU's",
+    not_on_cuda="the defect is in the CPU's threads",
 )
-def layer_norm_on_several_threads_goes_back_rounded() -> None:
+def layer_norm_on_several_threads_rounds_weight_gradient() -> None:
     def layer_norm(x: Any, shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
         if torch.get_num_threads() > 1 and weight is not None and weight.requires_grad:
             weight = with_gradient(weight, lambda gradient: rounded(gradient, torch.bfloat16))
