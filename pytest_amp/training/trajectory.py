@@ -25,13 +25,10 @@ from pytest_amp.scaler.unscaling import expect_unscaled
 from pytest_amp.scaler.watched import WatchedScaler
 from pytest_amp.text.table import as_table
 from pytest_amp.training.joined import joined
+from pytest_amp.training.noise import Noise
 
 __tracebackhide__ = is_usage_error
 
-#: Perturbation of a companion, in unit roundoffs. A gradient is rounded about twelve times (weight, input and result of
-#: three products, and the gradient of each result). If these roundings are independent, their sum is sqrt(12) = 3.5
-#: times as large as one of them.
-PERTURBATION = 4.0
 #: Initial scale, GradScaler's default. The scaler decreases it until the gradients of the case are finite.
 _SCALE = 2.0**16
 #: Number of first steps whose gradients are compared parameter by parameter.
@@ -172,12 +169,12 @@ def run(
 ) -> Trajectory:
     """Train from the setup's seed, in mixed precision (``low``) or in float32.
 
-    A ``companion`` is a float32 run perturbed by noise of the size of low-precision rounding. Let d be ``PERTURBATION``
-    unit roundoffs of the low dtype. In each step each weight is multiplied by 1 + d e, where e is uniform in [-1, 1],
-    and normal noise of the relative L2 size d is added to each gradient. The change that the step makes is then added
-    to the unperturbed weights. (Noise on the weights alone is not enough: Adam's first update is the sign of the
-    gradient, which is arbitrary for a gradient near zero.) With ``redraw`` the companion also draws other random
-    numbers in each step than the float32 run.
+    A ``companion`` is a float32 run perturbed by noise of the size of low-precision rounding (see ``training.noise``).
+    Let d be ``PERTURBATION`` unit roundoffs of the low dtype. In each step each weight is multiplied by 1 + d e, where
+    e is uniform in [-1, 1], and normal noise of the relative L2 size d is added to each gradient. The change that the
+    step makes is then added to the unperturbed weights. (Noise on the weights alone is not enough: Adam's first update
+    is the sign of the gradient, which is arbitrary for a gradient near zero.) With ``redraw`` the companion also draws
+    other random numbers in each step than the float32 run.
 
     A step that the scaler skips is repeated from the buffers with which it began. Therefore the n-th step is the n-th
     update in each run, and a skipped attempt does not change the buffers that the forward pass updates and reads.
@@ -205,7 +202,7 @@ def run(
             realised.model, setup.batch(index, realised.batch, low=low), optimizer, scaler, index, case, setup.device,
             setup.precision, low=low, manual=setup.manual, kept=trajectory.kept,
         )  # fmt: skip
-        noise = None if companion is None else _Noise(setup, parameters, index, companion)
+        noise = None if companion is None else Noise(setup.precision, parameters, step=index, companion=companion)
         with nullcontext() if noise is None else noise.on_weights():
             trajectory.steps.append(_run_step(setup, iteration, parameters, noise, redraw=redraw))
         trajectory.stale += iteration.stale if stepped else []
@@ -220,7 +217,7 @@ def _run_step(
     setup: Setup,
     iteration: TrainingIteration,
     parameters: list[torch.nn.Parameter],
-    noise: _Noise | None,
+    noise: Noise | None,
     *,
     redraw: bool,
 ) -> TrajectoryStep:
@@ -268,7 +265,7 @@ def _restore(model: torch.nn.Module, buffers: Mapping[str, torch.Tensor]) -> Non
 
 
 @contextmanager
-def _noted_regions(iteration: TrainingIteration, noise: _Noise | None) -> Iterator[None]:
+def _noted_regions(iteration: TrainingIteration, noise: Noise | None) -> Iterator[None]:
     """Record, in the first step, the autocast dtypes at each call of torch, including calls inside modules.
 
     Compiled code runs in eager mode here, since its calls of torch would not be observed.
@@ -300,9 +297,7 @@ def _refusals(iteration: TrainingIteration, watch: _Watch) -> Iterator[None]:
 class _Watch:
     """Observer of the optimizer's own step: the gradients that it receives, and the changes that it makes."""
 
-    def __init__(
-        self, iteration: TrainingIteration, parameters: list[torch.nn.Parameter], noise: _Noise | None
-    ) -> None:
+    def __init__(self, iteration: TrainingIteration, parameters: list[torch.nn.Parameter], noise: Noise | None) -> None:
         self.iteration, self.parameters, self.noise = iteration, parameters, noise
         self.lost = self.zero = self.negligible = self.norm = 0.0
         #: Whether the optimizer's own step is running.
@@ -369,35 +364,3 @@ def _count_negligible(parameters: Sequence[torch.nn.Parameter]) -> torch.Tensor:
     squares = torch.stack([part.double().square().sum() for part in parts]).sum()
     below = FP32.u * (squares / max(sum(part.numel() for part in parts), 1)).sqrt()
     return torch.stack([(part.abs() <= below).double().sum() for part in parts]).sum(0, keepdim=True)
-
-
-class _Noise:
-    """Noise of the size of low-precision rounding in one step of a companion; see ``run``."""
-
-    def __init__(self, setup: Setup, parameters: list[torch.nn.Parameter], index: int, companion: int) -> None:
-        self.companion, self._parameters, self._size = companion, parameters, PERTURBATION * setup.precision.u
-        self._generator = torch.Generator().manual_seed(7919 * (companion + 1) + index)
-
-    def add_to_gradients(self) -> None:
-        """Add normal noise to each dense gradient, in proportion to its root mean square."""
-        for p in self._parameters:
-            if p.grad is not None and not p.grad.is_sparse:
-                gradient = real_parts(p.grad)
-                noise = torch.randn(gradient.shape, generator=self._generator).to(gradient.device, gradient.dtype)
-                gradient.add_(noise * (self._size * gradient.square().mean().sqrt()))
-
-    @contextmanager
-    def on_weights(self) -> Iterator[None]:
-        """Perturb the weights inside the block, and afterwards add their change to the unperturbed weights."""
-        parameters = self._parameters
-        unperturbed = [p.detach().clone() for p in parameters]
-        with torch.no_grad():
-            for p in parameters:
-                weight = real_parts(p)
-                noise = torch.rand(weight.shape, generator=self._generator).mul_(2).sub_(1)
-                weight.mul_(1 + self._size * noise.to(weight.device, weight.dtype))
-            perturbed = [p.detach().clone() for p in parameters]
-        yield
-        with torch.no_grad():
-            for parameter, before, start in zip(parameters, unperturbed, perturbed, strict=True):
-                parameter.copy_(before + (parameter - start))

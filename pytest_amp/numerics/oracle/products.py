@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from pytest_amp import torch_private
 from pytest_amp.numerics.oracle.operation import LOW, Operation
 
 
@@ -84,9 +85,9 @@ def batch_by_batch_in_two_steps(operation: Operation) -> Iterator[list[Any]]:
     yield batch_by_batch(operation, step=operation.returned[0])
 
 
-#: The number of elements above which the product of a bf16 matrix and a vector runs in oneDNN: use_mkldnn_matmul in
-#: aten/src/ATen/native/mkldnn/Matmul.cpp.
-SMALL = 4096
+#: Number of elements above which the product of a bf16 matrix and a vector runs in oneDNN, if the CPU has such kernels:
+#: use_mkldnn_matmul in aten/src/ATen/native/mkldnn/Matmul.cpp.
+ONEDNN_ELEMENTS = 4096
 
 
 def matrix_and_vector(operation: Operation) -> list[Any]:
@@ -97,7 +98,8 @@ def matrix_and_vector(operation: Operation) -> list[Any]:
     """
     added, a, b = operation.args[:3]
     dtype = operation.returned[0]
-    if dtype == torch.bfloat16 and a.numel() > SMALL:
+    is_large = dtype == torch.bfloat16 and a.numel() > ONEDNN_ELEMENTS
+    if is_large and torch_private.cpu_has_onednn_kernels("bf16"):
         return operation.once()
     beta, alpha = (operation.low_number(operation.kwargs.get(name, 1)) for name in ("beta", "alpha"))
     product, added = alpha * (a @ b), beta * added
@@ -141,7 +143,7 @@ FEW_TERMS = 8
 #: Tile sizes of cuBLAS's kernels: the number of terms in a part is rounded up to a multiple of one of them.
 TILES = (1, 16, 32, 64, 128)
 #: Number of products of two elements up to which all numbers of parts are tried, not only the usual ones.
-SMALL = 2**26
+FEW_PRODUCTS = 2**26
 #: Number of leading entries of ``PARTS`` that are tried for products of any size.
 _USUAL = 4
 
@@ -186,6 +188,6 @@ def _terms_of_a_part(terms: int, products: int) -> list[int]:
     ``products`` is the number of products of two elements in the whole matrix product.
     """
     sizes = [FEW_TERMS, *(math.ceil(terms / parts) for parts in PARTS[:_USUAL])]
-    if products <= SMALL:
+    if products <= FEW_PRODUCTS:
         sizes += [math.ceil(math.ceil(terms / parts) / tile) * tile for parts in PARTS for tile in TILES]
     return [size for size in dict.fromkeys(sizes) if FEW_TERMS <= size < terms <= size * PARTS[-1]]

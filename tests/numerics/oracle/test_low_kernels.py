@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional as f
 
 from pytest_amp.data_files.releases import holds_in, release_of
+from pytest_amp.numerics.oracle import formulas
 from pytest_amp.numerics.oracle.models import ModelName
 from pytest_amp.numerics.oracle.observer import NEARLY_ALL, Observer
 from pytest_amp.numerics.oracle.verdict import faults
@@ -250,6 +251,17 @@ def test_each_step_is_rounded_where_the_kernel_rounds(name: str, dtype: torch.dt
         NEARLY_ALL if name.startswith(("affine", "addbmm")) else 1.0
     )  # a float32 sum of products may be near a rounding boundary
     expect_equal(observed_by(function, dtype), dtype, operator, least=least)
+
+
+@pytest.mark.parametrize("name", [name for name in STEPS if name.startswith("addmv")])
+def test_first_model_of_a_matrix_and_a_vector_is_that_of_this_cpu(
+    name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The prediction uses the first model only; in bf16 it depends on whether oneDNN has kernels for this CPU."""
+    if name.endswith("rows") and holds_in(RELEASE, since=None, until="2.6"):
+        pytest.skip("addmv has another kernel")
+    monkeypatch.setitem(formulas.OTHER_WAYS, "aten::addmv", ())
+    expect_equal(observed_by(STEPS[name][1], dtype), dtype, "addmv")
 
 
 #: Weights of an interpolation are float32 functions of float32 places: a few fall on the other side of a boundary.
