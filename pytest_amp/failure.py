@@ -17,7 +17,7 @@ UNSEEDED = "random numbers that torch does not seed (of a generator that seeds i
 
 # The class of pytest.fail is public, but has no name that mypy can subclass.
 class AmpFailure(pytest.fail.Exception):  # type: ignore[name-defined,misc]
-    """A broken promise, in at most a dozen lines: what, before, now, likely cause, how to rerun and accept.
+    """A broken promise in at most a dozen lines: what broke, and up to five parts (before, now, likely, rerun, accept).
 
     Like ``pytest.fail``, it is not an ``Exception``: code under test that catches those does not
     catch it. Each argument is one line; the plugin fills ``rerun`` with the failing test where it is

@@ -277,8 +277,8 @@ def pytest_runtest_makereport(
         return report
     from pytest_amp.run.false_passes import expect_called, expect_finite, expect_no_mock
     from pytest_amp.run.machine_faults import tell_fault
-    from pytest_amp.run.outcomes import attach, complete_failure, live_with
-    from pytest_amp.run.settling import say_failed, settle
+    from pytest_amp.run.outcomes import accept_known, attach, complete_failure
+    from pytest_amp.run.unreceived import fail_unreceived, say_failed
 
     account, messages = session.isolation.account, session.messages
     complete_failure(item, call, session.options, session.baseline)
@@ -287,10 +287,10 @@ def pytest_runtest_makereport(
     expect_no_mock(item, report)
     expect_finite(item, report)
     if account is not None:
-        settle(item, call, report, account, messages)
+        fail_unreceived(item, call, report, account, messages)
     attach(item, report, session.selection, session.facts)
     say_failed(item, call, report)
-    live_with(item, call, report, session.options.known, messages)
+    accept_known(item, call, report, session.options.known, messages)
     tell_fault(item, call, report, session.isolation)
     return report
 
@@ -325,7 +325,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> Generator[
     amp_session = session.config.stash[KEY]
     account, amp_session.isolation.account = amp_session.isolation.account, None
     if account is not None:
-        from pytest_amp.run.settling import close
+        from pytest_amp.run.unreceived import close
 
         close(account, amp_session.messages)
     if workers.is_worker(session.config):

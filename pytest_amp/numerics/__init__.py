@@ -11,7 +11,7 @@ from pytest_amp.numerics.operators import (
     measure_registered,
 )
 from pytest_amp.numerics.prediction import Prediction, predict
-from pytest_amp.numerics.rounding import Roundings, check_reduction, measure_roundings
+from pytest_amp.numerics.reductions import Roundings, check_reduction, measure_roundings
 from pytest_amp.numerics.step import Step, run_step
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Separate faults from chance in the comparison of one step: accept a tensor, draw it again, or report an improvement.
+"""Separate faults from chance in one step: accept a tensor, have it drawn again, or report an improvement.
 
 A ReLU at zero, a maximum or a flipped rounding may change whole gradients, in the step or in its prediction. This is
 not a fault, so exceeding a bound in a single draw is not a failure by itself:

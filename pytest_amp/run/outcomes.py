@@ -1,4 +1,4 @@
-"""Report of a test: its attached data, and the wording of its failure."""
+"""Report of a test: its attached data, the wording of its failure, and the failures that --amp-known accepts."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def is_fixed(report: pytest.TestReport | pytest.CollectReport) -> bool:
     return report.failed and isinstance(report.longrepr, str) and report.longrepr.startswith(FIXED)
 
 
-def live_with(
+def accept_known(
     item: pytest.Item,
     call: pytest.CallInfo[None],
     report: pytest.TestReport,

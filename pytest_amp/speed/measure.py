@@ -15,7 +15,7 @@ from pytest_amp.speed.verdict import (
     Outcome,
     Rule,
     SpeedVerdict,
-    confirmed,
+    combined,
     decide,
     doubted,
     doubts,
@@ -125,7 +125,7 @@ def measure(  # noqa: PLR0913  # keywords of one measurement
     first = _measured(make_arms(), clock, rule, plan, ceiling)
     if not doubtful and (first.verdict.outcome is Outcome.FAIL or slower(first)):
         second = _measured(make_arms(), clock, rule, plan, ceiling)
-        first = replace(second, verdict=confirmed(first.verdict, second.verdict), earlier=first)
+        first = replace(second, verdict=combined(first.verdict, second.verdict), earlier=first)
     all_doubts = tuple(dict.fromkeys((*doubtful, *environment())))
     reasons = (*all_doubts, *first.verdict.reasons) if all_doubts else ()
     return replace(first, verdict=doubted(first.verdict, reasons), doubts=(*all_doubts, *first.doubts))

@@ -196,7 +196,7 @@ def doubted(verdict: SpeedVerdict, reasons: tuple[str, ...]) -> SpeedVerdict:
     return replace(verdict, outcome=Outcome.INCONCLUSIVE, reasons=reasons) if reasons else verdict
 
 
-def confirmed(first: SpeedVerdict, second: SpeedVerdict) -> SpeedVerdict:
+def combined(first: SpeedVerdict, second: SpeedVerdict) -> SpeedVerdict:
     """Combine a measurement with a second one: FAIL if both fail, INCONCLUSIVE if one does.
 
     If neither fails, the second one is the result. This occurs if the measurement was repeated for another reason: an
@@ -217,7 +217,7 @@ def with_floor(verdict: SpeedVerdict, floor: float) -> SpeedVerdict:
     """Return the verdict of the same measurements if the floor were ``floor``."""
     rule = replace(verdict.rule, floor=floor)
     last = _judged(verdict.interval, rule)
-    return last if verdict.unconfirmed is None else confirmed(_judged(verdict.unconfirmed, rule), last)
+    return last if verdict.unconfirmed is None else combined(_judged(verdict.unconfirmed, rule), last)
 
 
 def hull(first: Interval, second: Interval) -> Interval:

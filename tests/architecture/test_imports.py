@@ -46,7 +46,7 @@ WITHOUT_TORCH = {
     *("run.controller", "run.false_passes", "run.files", "run.freeze", "run.identity", "run.left_out"),
     "run.machine_faults",
     *("run.outcomes", "run.parametrization", "run.provenance", "run.removed", "run.resolution", "run.result"),
-    *("run.revision", "run.selection", "run.session", "run.settling", "run.tally", "run.targets", "run.termination"),
+    *("run.revision", "run.selection", "run.session", "run.unreceived", "run.tally", "run.targets", "run.termination"),
     *("run.time_limits", "run.verdict", "run.workers"),
 }
 #: Allowed imports of the suites: the checks and their results, never the parts of the plugin.

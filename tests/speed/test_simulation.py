@@ -16,7 +16,7 @@ import pytest
 
 from pytest_amp.floors import shipped
 from pytest_amp.speed.demand import MARGINS, TOLERANCES
-from pytest_amp.speed.verdict import EAGER_MARGIN, LOOKS, PRECISE, Outcome, Rule, SpeedVerdict, confirmed, decide
+from pytest_amp.speed.verdict import EAGER_MARGIN, LOOKS, PRECISE, Outcome, Rule, SpeedVerdict, combined, decide
 
 PASS, FAIL, INCONCLUSIVE = Outcome.PASS, Outcome.FAIL, Outcome.INCONCLUSIVE
 
@@ -100,7 +100,7 @@ def trial(noise: Noise, true_ratio: float, rule: Rule, rng: np.random.Generator)
     first = once(noise, true_ratio, rule, rng)
     if first.outcome is not FAIL:
         return first.outcome
-    return confirmed(first, once(noise, true_ratio, rule, rng)).outcome
+    return combined(first, once(noise, true_ratio, rule, rng)).outcome
 
 
 TRIALS = 2000

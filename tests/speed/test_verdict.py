@@ -15,7 +15,7 @@ from pytest_amp.speed.verdict import (
     Outcome,
     Rule,
     SpeedVerdict,
-    confirmed,
+    combined,
     decide,
     doubted,
     doubts,
@@ -167,6 +167,6 @@ def test_doubt_makes_a_verdict_inconclusive(outcome: Outcome) -> None:
 def test_failure_needs_confirmation(second: Outcome, outcome: Outcome) -> None:
     rule = Rule(1.0)
     first = SpeedVerdict(FAIL, Interval(0.7, 0.8, 0.9, 12), rule)
-    both = confirmed(first, SpeedVerdict(second, Interval(0.8, 0.9, 1.0, 48), rule))
+    both = combined(first, SpeedVerdict(second, Interval(0.8, 0.9, 1.0, 48), rule))
     assert (both.outcome, both.interval.quads, both.unconfirmed) == (outcome, 48, first.interval)
     assert bool(both.reasons) == (outcome is INCONCLUSIVE)

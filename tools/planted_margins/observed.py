@@ -25,7 +25,7 @@ import torch
 
 from pytest_amp.account import receive
 from pytest_amp.failure import AmpFailure
-from pytest_amp.numerics import gradients, rounding, tolerance
+from pytest_amp.numerics import gradients, reductions, tolerance
 from pytest_amp.numerics import manual_cast_comparison as manual_casts
 from pytest_amp.numerics.compare import Compared, median_distance
 from pytest_amp.numerics.oracle import verdict
@@ -220,8 +220,8 @@ def _observed(item: pytest.Item) -> None:
         if observation.unit == "noise":
             _now.note("operator's error", own(observation.value) / own(observation.allowed), name)
         elif observation.unit == "roundings":  # of which an operator may be known to make more than one
-            usual = observation.allowed / rounding.MARGIN
-            _now.note("error of long sums", own(observation.value / usual) / own(rounding.MARGIN), name)
+            usual = observation.allowed / reductions.MARGIN
+            _now.note("error of long sums", own(observation.value / usual) / own(reductions.MARGIN), name)
         else:
             _now.note(
                 f"observed {observation.unit or observation.kind.value}",

@@ -70,7 +70,7 @@ class Fault:
 def faults(calls: Iterable[ObservedCall], low: torch.dtype, scale: float = 1.0) -> list[Fault]:
     """Return the calls that do not follow their model, worst kinds first; bounds are multiplied by ``scale``."""
     faults_of_calls = [
-        fault for call in calls for result in call.results if (fault := fault_of(call, result, low, scale))
+        fault for call in calls for result in call.results if (fault := fault_of_result(call, result, low, scale))
     ]
     return sorted(faults_of_calls, key=lambda fault: _ORDER.index(fault.likely))
 
@@ -90,7 +90,7 @@ _ORDER = (_GARBAGE, _DTYPE, _HOLLOW, _WIDE, _UNLIKE, _LOW, _SHARE)
 _NO_ROUNDING = 10.0
 
 
-def fault_of(call: ObservedCall, result: Agreement, low: torch.dtype, scale: float) -> Fault | None:
+def fault_of_result(call: ObservedCall, result: Agreement, low: torch.dtype, scale: float) -> Fault | None:
     """Return the fault of one result, confirmed on other values if measured; None if it follows its model."""
     if result.expected_dtype is not None and result.expected_dtype != result.dtype:
         return Fault(call, f"returned {dtype_name(result.dtype)}", dtype_name(result.expected_dtype), _DTYPE)

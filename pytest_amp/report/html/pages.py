@@ -100,7 +100,7 @@ def of_difference(difference: Difference) -> str:
             tiles=_tiles(groups, difference.same),
             sections=_sections(groups, known, of_commands(difference)),
             plots=plots(now, difference.observations, difference.new.failures),
-            rows=_rows(difference.observations, known),
+            rows=_observation_rows(difference.observations, known),
             provenance=_provenances([difference.old, difference.new], ["old", "new"]),
         )
     )
@@ -127,7 +127,7 @@ def of_trend(trend: Trend) -> str:
             tiles=_tiles(groups, whole.same),
             sections=[steps, history, *_sections(groups, known, of_commands(whole))],
             plots=plots(whole.new.observations, whole.observations, whole.new.failures),
-            rows=_rows(whole.observations, known),
+            rows=_observation_rows(whole.observations, known),
             provenance=_provenances(trend.records, [str(number) for number in range(1, len(names) + 1)]),
         )
     )
@@ -202,7 +202,7 @@ def of_run(run: Run) -> str:
             tiles=_tiles(groups, None if difference is None else difference.same),
             sections=[*([tests] if failing else []), *_sections(groups, known)],
             plots=plots(record.observations, differing, record.failures),
-            rows=_rows(sorted([*record.observations, *gone], key=_worst_first), known),
+            rows=_observation_rows(sorted([*record.observations, *gone], key=_worst_first), known),
             provenance=_provenances([record], [""]),
             extra=[Section("what ran", "", ("device and dtype", "family", "ran"), [*ran, *rest])],
         )
@@ -257,7 +257,7 @@ def _rows_by_reason(
 ROWS = 200
 
 
-def _rows(observations: Iterable[Observation], known: Mapping[str, str]) -> list[list[Value]]:
+def _observation_rows(observations: Iterable[Observation], known: Mapping[str, str]) -> list[list[Value]]:
     """Return the columns: verdict, family, target, name, kind, now, before, share of the limit, reason, test."""
     return [
         [

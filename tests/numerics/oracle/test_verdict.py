@@ -12,7 +12,7 @@ from pytest_amp.numerics.oracle.models import Model, ModelName
 from pytest_amp.numerics.oracle.module_places import Direction, Place
 from pytest_amp.numerics.oracle.observer import Agreement, ObservedCall
 from pytest_amp.numerics.oracle.sums import most_of_float32, probable
-from pytest_amp.numerics.oracle.verdict import EXCESS, SHARE, SHARE_EXCESS, fault_of, faults
+from pytest_amp.numerics.oracle.verdict import EXCESS, SHARE, SHARE_EXCESS, fault_of_result, faults
 
 BF16, FP16, FLOAT32 = torch.bfloat16, torch.float16, torch.float32
 LOW = Agreement(BF16, BF16, elements=1000, equal=1000, error=1e-3, ideal=1e-3, hollow=False)
@@ -33,12 +33,12 @@ def observed(
 def fault_text(
     result: Agreement, call: ObservedCall | None = None, *, low: torch.dtype = BF16, scale: float = 1.0
 ) -> str | None:
-    actual = fault_of(call or observed(result), result, low, scale)
+    actual = fault_of_result(call or observed(result), result, low, scale)
     return None if actual is None else actual.what
 
 
 def likely_of(result: Agreement) -> str:
-    actual = fault_of(observed(result), result, BF16, 1.0)
+    actual = fault_of_result(observed(result), result, BF16, 1.0)
     assert actual is not None
     return actual.likely
 

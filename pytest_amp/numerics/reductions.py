@@ -87,14 +87,14 @@ class KnownRounding:
 
 @functools.cache
 def _table() -> list[dict[str, Any]]:
-    text = resources.files("pytest_amp.numerics").joinpath("roundings.toml").read_text(encoding="utf-8")
+    text = resources.files("pytest_amp.numerics").joinpath("reductions.toml").read_text(encoding="utf-8")
     rows = toml.loads(text)["operators"]
     assert isinstance(rows, list)
     return rows
 
 
 def known(operator: str, conditions: Conditions) -> KnownRounding:
-    """Return the row of ``roundings.toml`` for ``operator`` on a device and dtype, else one rounding."""
+    """Return the row of ``reductions.toml`` for ``operator`` on a device and dtype, else one rounding."""
     for row in _table():
         here = (
             row["device_type"] == conditions.device.type

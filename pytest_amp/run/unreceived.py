@@ -12,7 +12,7 @@ from pytest_amp.run.identity import INFO
 from pytest_amp.run.session import Messages
 
 
-def settle(
+def fail_unreceived(
     item: pytest.Item,
     call: pytest.CallInfo[None],
     report: pytest.TestReport,

@@ -14,7 +14,7 @@ from pytest_amp import torch_private
 from pytest_amp.devices import Device, find_device
 from pytest_amp.failure import AmpFailure
 from pytest_amp.numerics import Conditions, Roundings, check_reduction, measure_roundings
-from pytest_amp.numerics.rounding import known
+from pytest_amp.numerics.reductions import known
 from pytest_amp.precision import BF16, FP16, Precision
 from tests.numerics.planted import broken
 
@@ -87,7 +87,7 @@ def test_known_roundings_depend_on_operator_and_dtype() -> None:
 
 
 def test_every_row_of_the_table_has_a_source() -> None:
-    from pytest_amp.numerics.rounding import _table
+    from pytest_amp.numerics.reductions import _table
 
     for row in _table():
         assert row["source"]
