@@ -44,10 +44,12 @@ class LoopChecks(Bound):
         in the iterations ``overflow_gradients_at``, an activation in ``overflow_activations_at``. The scale starts
         where the first iteration does not overflow by itself. What must be true:
 
-        - a step with an inf among its gradients is skipped and changes no parameter; every other one steps;
+        - a step with an inf among its gradients is skipped and changes no parameter; every other one steps, also that
+          of another optimizer in the same iteration. Each optimizer in turn gets an inf in its gradients;
         - the scale backs off and recovers by the rule;
-        - ``scaler.step`` and ``scaler.update`` are called once in each iteration, and only the scaler calls the
-          optimizer's own step;
+        - ``scaler.step`` is called once for each optimizer, ``scaler.update`` once behind these steps, and only the
+          scaler calls the optimizer's own step; an iteration may have several such rounds;
+        - no ``scaler.update`` comes between a backward pass and the step with its gradients;
         - the gradients that the optimizer sees are the same at another scale (clipping before ``unscale_`` changes
           them);
         - the forward pass is under autocast in the test's dtype, and backward is not;

@@ -1,4 +1,4 @@
-"""Compare a step in mixed precision with its prediction, tensor by tensor; an excess is drawn again before it counts."""
+"""Compare a step in mixed precision with its prediction, tensor by tensor; draw an excess again before it counts."""
 
 from __future__ import annotations
 

@@ -1,29 +1,33 @@
-"""Gradients that are added to old ones: of the iteration before, or of a step that has already used them."""
+"""Gradients that are added to old ones, or used after an update: of the iteration before, or of a step."""
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
+from unittest import mock
 
 import torch
 
+from pytest_amp.numerics.errors import dense
 from pytest_amp.scaler.iteration import Iteration
+from pytest_amp.scaler.stepping import watched_steps
 from pytest_amp.scaler.watched import identical, parameters_of
 
 
 def watch_accumulation(iteration: Iteration, hooks: ExitStack) -> None:
-    """Note parameters whose first gradient in this iteration, or after a step in it, is added to an existing one."""
-    names: dict[torch.Tensor, str] = {parameter: name for name, parameter in iteration.model.named_parameters()}
-    watch = _Accumulation(iteration, names)
-    for parameter in parameters_of(iteration.optimizer):
+    """Note parameters that an optimizer steps with old gradients, or with those of a loss before an update."""
+    watch = _Accumulation(iteration, {parameter: name for name, parameter in iteration.model.named_parameters()})
+    for parameter in dict.fromkeys([*iteration.model.parameters(), *parameters_of(iteration.optimizer)]):
         if parameter.requires_grad:
             untyped: Any = parameter
             hooks.callback(untyped.register_hook(functools.partial(watch.before, parameter)).remove)
             hooks.callback(untyped.register_post_accumulate_grad_hook(watch.after).remove)
-    hooks.callback(iteration.optimizer.register_step_pre_hook(watch.before_step).remove)
-    hooks.callback(iteration.optimizer.register_step_post_hook(watch.after_step).remove)
+    hooks.callback(watch.conclude)
+    hooks.enter_context(watched_steps(iteration, watch.before_step, watch.after_step))
+    hooks.enter_context(mock.patch.object(iteration.scaler, "step", watch.noting(iteration.scaler.step)))
 
 
 @dataclass
@@ -31,41 +35,94 @@ class _Accumulation:
     """Accumulation of gradients in one iteration.
 
     ``coming`` are gradients before they are accumulated, and ``added`` the parameters that have one since the last
-    step. ``reused`` are the parameters with a gradient that was added to that of a step. They count if the optimizer
-    steps again with it: a backward pass of another model's loss may leave gradients, which are zeroed before the step.
+    step of their optimizer. ``stale`` are the parameters whose gradient was added to that of the iteration before, and
+    ``reused`` those whose gradient was added to that of a step. They count if an optimizer steps with it: a backward
+    pass of another model's loss may leave gradients, which are zeroed before the step. ``begun`` is the number of
+    updates before the gradient of a parameter began.
     """
 
     iteration: Iteration
     names: dict[torch.Tensor, str]
     coming: dict[torch.Tensor, torch.Tensor] = field(default_factory=dict)
     added: set[torch.Tensor] = field(default_factory=set)
+    used: set[torch.Tensor] = field(default_factory=set)
+    stale: dict[torch.Tensor, None] = field(default_factory=dict)
     reused: dict[torch.Tensor, None] = field(default_factory=dict)
+    begun: dict[torch.Tensor, int] = field(default_factory=dict)
+
+    @property
+    def updates(self) -> int:
+        """The number of updates so far in the iteration."""
+        return len(self.iteration.scaler.rounds)
 
     def before(self, parameter: torch.Tensor, gradient: torch.Tensor) -> None:
         """Keep the gradient that will be accumulated."""
-        if parameter not in self.added or parameter in self.reused:
+        is_old = parameter in self.stale or parameter in self.reused or self.begun.get(parameter) != self.updates
+        if parameter not in self.added or is_old:
             self.coming[parameter] = gradient.detach().clone()
 
     def after(self, parameter: torch.Tensor) -> None:
         """Compare the accumulated gradient with the one that came."""
         if parameter not in self.coming:
             return
+        new, accumulated, is_first = self.coming.pop(parameter), parameter.grad, parameter not in self.added
         self.added.add(parameter)
-        new, accumulated = self.coming.pop(parameter), parameter.grad
         if accumulated is None or accumulated.is_sparse or new.is_sparse:
-            return
-        if bool(identical(accumulated.detach(), new)):
+            self.begun[parameter] = self.updates
+        elif bool(identical(accumulated.detach(), new)):
+            self.begun[parameter] = self.updates
+            self.stale.pop(parameter, None)
             self.reused.pop(parameter, None)
-        elif self.iteration.stepped:
-            self.reused.setdefault(parameter)
         else:
-            self.iteration.stale.append(self.names.get(parameter, "a parameter"))
+            self.begun.setdefault(parameter, self.updates)
+            if is_first:
+                (self.reused if parameter in self.used else self.stale).setdefault(parameter)
 
-    def before_step(self, *_: Any) -> None:
-        """Note the parameters that step again with an old gradient."""
-        self.iteration.stale_within += [self.names.get(parameter, "a parameter") for parameter in self.reused]
-        self.reused.clear()
+    def noting(self, step: Callable[..., Any]) -> Callable[..., Any]:
+        """Return ``scaler.step`` that notes the gradients that it is about to read, even if it skips."""
 
-    def after_step(self, *_: Any) -> None:
+        def noted(optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
+            self.before_step(optimizer)
+            return step(optimizer, *args, **kwargs)
+
+        return noted
+
+    def before_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Note the parameters that step with an old gradient, or with one of a loss before the last update."""
+        for parameter in parameters_of(optimizer):
+            name = self.names.get(parameter, "a parameter")
+            if self._is_stale(parameter, optimizer):
+                self.iteration.stale.append(name)
+            if parameter in self.reused:
+                self.iteration.stale_within.append(name)
+            if self._is_before_update(parameter):
+                self.iteration.scaled_before_update[name] = self.begun[parameter]
+            for old in (self.stale, self.reused, self.begun):
+                old.pop(parameter, None)
+
+    def after_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Look at the next gradients, too."""
-        self.added.clear()
+        self.used.update(parameters_of(optimizer))
+        self.added.difference_update(parameters_of(optimizer))
+
+    def conclude(self) -> None:
+        """Note old gradients of an iteration that steps nothing."""
+        if not self.used and "step" not in self.iteration.scaler.called:
+            for parameter in parameters_of(self.iteration.optimizer):
+                if parameter in self.stale:
+                    self.iteration.stale.append(self.names.get(parameter, "a parameter"))
+
+    def _is_stale(self, parameter: torch.Tensor, optimizer: torch.optim.Optimizer) -> bool:
+        """Return whether a step uses an old gradient.
+
+        Without loss scaling another optimizer may accumulate the gradients of several iterations. With a scaler an
+        update between them changes the scale.
+        """
+        scaler = self.iteration.scaler
+        counts = optimizer is self.iteration.optimizer or scaler.is_enabled() or parameter in scaler.stepped_before
+        return counts and parameter in self.stale
+
+    def _is_before_update(self, parameter: torch.Tensor) -> bool:
+        if not self.iteration.scaler.is_enabled() or parameter.grad is None:
+            return False
+        return self.begun.get(parameter, self.updates) < self.updates and bool(dense(parameter.grad.detach()).any())

@@ -12,7 +12,10 @@ __tracebackhide__ = is_usage_error
 
 
 def check_calls(case: str, train: Train, iteration: Iteration) -> None:
-    """Raise AmpFailure unless ``scaler.step`` and ``scaler.update`` are called once each, without other steps."""
+    """Raise AmpFailure unless ``scaler.update`` is called once after ``scaler.step``, without other steps.
+
+    Several optimizers may step before an update, and a training step may take several steps, each with its update.
+    """
     where = f"{case}, iteration {iteration.index}"
     scaler, called = iteration.scaler, iteration.scaler.called
     if iteration.scaler_lines and "step" not in called:
@@ -46,28 +49,50 @@ def check_calls(case: str, train: Train, iteration: Iteration) -> None:
             + ("" if "unscale_" in called else "its gradients are still scaled, and ")
             + "a step with an inf or NaN is taken",
         )
-    _check_count(where, train, iteration, "step", "scaler.step(optimizer) belongs once into each iteration; of several "
-                 "optimizers, check each by itself")  # fmt: skip
-    _check_count(where, train, iteration, "update", "without scaler.update() the scale never changes, and each "
-                 "overflow is met again")  # fmt: skip
-
-
-def _check_count(where: str, train: Train, iteration: Iteration, method: str, likely: str) -> None:
-    """Raise AmpFailure unless a method of the scaler is called once."""
-    called = iteration.scaler.called
-    count = called.count(method)
+    lines, steps, updates = scaler.lines, called.count("step"), called.count("update")
     # A training step may itself check the norm of the unscaled gradients, and skip scaler.step if it is infinite.
-    is_left_out = method == "step" and count == 0 and iteration.scaler.found_inf and "unscale_" in called
-    if count == 1 or is_left_out:
-        return
-    lines = iteration.scaler.lines.get(method) or iteration.scaler.lines.get("step")
-    raise AmpFailure(
-        f"{where}: the training step calls scaler.{method} {count} times",
+    is_left_out = scaler.found_inf and "unscale_" in called
+    if not steps and not is_left_out:
+        likely = "scaler.step(optimizer) unscales the gradients, and steps unless they have an inf or NaN"
+        raise _wrong_calls(f"{where}: the training step calls scaler.step 0 times", train, iteration, [], likely)
+    if not updates or (updates > 1 and updates > steps and not is_left_out):
+        likely = "without scaler.update() the scale never changes, and each overflow is met again"
+        if updates:
+            likely = "scaler.update() belongs once behind the steps of all optimizers"
+        what = f"{where}: the training step calls scaler.update {updates} times"
+        raise _wrong_calls(what, train, iteration, lines.get("update") or lines.get("step", []), likely)
+    if called[-1] != "update":
+        method = "step" if "step" in called[len(called) - called[::-1].index("update") :] else "unscale_"
+        what = f"{where}: the training step calls scaler.{method} after its last scaler.update"
+        likely = "scaler.update() belongs once behind the steps of all optimizers"
+        raise _wrong_calls(what, train, iteration, lines.get(method, [])[-1:], likely)
+    _check_scaled_before_update(where, iteration)
+
+
+def _wrong_calls(what: str, train: Train, iteration: Iteration, lines: list[str], likely: str) -> AmpFailure:
+    return AmpFailure(
+        what,
         label_before="rule",
-        before="scale, unscale_ (if gradients are read), step, update, once each",
-        now=_called(called),
+        before="scale, unscale_ (if gradients are read), step of each optimizer, then update, once",
+        now=_called(iteration.scaler.called),
         site=_lines(lines or [first_line_of(train) or ""]),
         likely=likely,
+    )
+
+
+def _check_scaled_before_update(where: str, iteration: Iteration) -> None:
+    """Raise AmpFailure if an optimizer steps with gradients that began before an update."""
+    early, scaler = iteration.scaled_before_update, iteration.scaler
+    if not early:
+        return
+    raise AmpFailure(
+        f"{where}: scaler.update comes between the backward pass and the step of {len(early)} parameters",
+        label_before="rule",
+        before="scaler.update() is called once, after all optimizers of the iteration have stepped: it changes the "
+        "scale by which the gradients will be divided",
+        now=f"{_called(scaler.called)}; {', '.join(sorted(early)[:3])}{', ...' if len(early) > 3 else ''}",
+        site=_lines(scaler.lines.get("update", [])[min(early.values()) :][:1]),
+        likely="one scaler.update() for each optimizer, in place of one behind all steps",
     )
 
 

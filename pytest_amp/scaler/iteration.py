@@ -42,19 +42,26 @@ class Iteration:
     #: Whether the float32 run has manual casts, for a case that does not run without autocast.
     manual: bool = False
     kept: dict[str, Any] = field(default_factory=dict)
-    #: Gradients that the optimizer's own step received, float64 on the CPU, divided by the scale.
-    seen: list[torch.Tensor] = field(default_factory=list, init=False)
+    #: Gradients that each optimizer's own step received, float64 on the CPU, divided by the scale.
+    gradients_by_step: list[list[torch.Tensor]] = field(default_factory=list, init=False)
     #: Whether ``optimizer.step`` was called, whether not by the scaler, and the lines of calls not by the scaler.
     stepped: bool = field(default=False, init=False)
     stepped_alone: bool = field(default=False, init=False)
     step_lines: list[str] = field(default_factory=list, init=False)
-    #: Whether overflow was planted, and the module in whose result (empty for a gradient).
+    #: Lines of steps, not by the scaler, of optimizers that the training step has made itself.
+    bypassing_lines: list[str] = field(default_factory=list, init=False)
+    #: Whether overflow was planted, the module in whose result (empty for a gradient), and the parameters of the
+    #: optimizer in one of whose gradients.
     planted: bool = field(default=False, init=False)
     planted_in: str = field(default="", init=False)
+    targets: list[torch.Tensor] = field(default_factory=list, init=False)
     #: Names of parameters that began with a gradient of the previous iteration.
     stale: list[str] = field(default_factory=list, init=False)
     #: Names of parameters with which the optimizer stepped twice, the second time with the first gradient added.
     stale_within: list[str] = field(default_factory=list, init=False)
+    #: Names of parameters whose gradients began before an update and were stepped after it, with the number of updates
+    #: before the gradient.
+    scaled_before_update: dict[str, int] = field(default_factory=dict, init=False)
     #: Dtypes in which autocast was on when the model or the loss was called, and the lines of these calls.
     regions: set[torch.dtype] = field(default_factory=set, init=False)
     call_lines: list[str] = field(default_factory=list, init=False)
@@ -96,12 +103,16 @@ class Iteration:
             self.call_lines.append(line)
 
     def note_step(self, optimizer: torch.optim.Optimizer, *, watched: bool = True) -> None:
-        """Note a call of ``optimizer.step``; if ``watched``, a call other than by the scaler is noted with its line."""
-        self.stepped = True
-        if watched and self.scaler.stepping is not optimizer:
-            self.stepped_alone = True
-            line = calling_line()
-            self.step_lines += [line] if line is not None else []
+        """Note a call of ``step`` of any optimizer; if ``watched``, one not by the scaler is noted with its line."""
+        is_alone = watched and self.scaler.stepping is not optimizer
+        line = calling_line() if is_alone else None
+        lines = [line] if line is not None else []
+        if optimizer is self.optimizer:
+            self.stepped = True
+            self.stepped_alone |= is_alone
+            self.step_lines += lines
+        else:
+            self.bypassing_lines += lines
 
     def conclude(self, returned: object) -> None:
         """If ``loss()`` was not called, use the returned tensor, the scaled losses, or the roots of backward passes."""
@@ -132,11 +143,12 @@ class Iteration:
 
 @dataclass(frozen=True)
 class Backward:
-    """Backward pass: the user's line, its root, and whether that had been scaled."""
+    """Backward pass: the user's line, its root, whether that was scaled, and the number of scaler calls before it."""
 
     line: str | None
     root: torch.Tensor | None
     is_scaled: bool
+    calls: int = 0
 
     def without_root(self) -> Backward:
         """Return a copy without the tensor, which must not outlive the iteration."""
@@ -155,7 +167,9 @@ def watched_calls(iteration: Iteration) -> Iterator[None]:
     def noted_backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
         line = calling_line()
         roots = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
-        iteration.backwards += [Backward(line, root.detach(), iteration.scaler.has_scaled(root)) for root in roots[:1]]
+        scaler = iteration.scaler
+        for root in roots[:1]:
+            iteration.backwards.append(Backward(line, root.detach(), scaler.has_scaled(root), len(scaler.called)))
         return backward(tensors, *args, **kwargs)
 
     def noted_construct(scaler: torch.amp.GradScaler, *args: Any, **kwargs: Any) -> None:

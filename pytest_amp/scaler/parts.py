@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -16,6 +17,7 @@ from pytest_amp.numerics.callers import calling_line
 from pytest_amp.scaler.iteration import Iteration
 from pytest_amp.scaler.reference import UpdateRule
 from pytest_amp.scaler.trace import Training
+from pytest_amp.scaler.watched import parameters_of
 
 __tracebackhide__ = is_usage_error
 
@@ -37,10 +39,10 @@ def check_parts(training: Training) -> None:
     plain, scaled = _first(float32_training, 1.0), _first(float32_training, SCALE)
     if plain is None or scaled is None or plain.regions or scaled.regions:
         return
-    distance = distance_of(plain.seen, scaled.seen)
+    distance = distance_of(_gradients(plain), _gradients(scaled))
     if distance <= DISTANCE:
         return
-    if not distance_of(plain.seen, _seen_again(float32_training)) <= DISTANCE:
+    if not distance_of(_gradients(plain), _gradients_again(float32_training)) <= DISTANCE:
         return  # it also differs at one scale: random numbers that torch does not seed
     lines = scaled.unscaled_lines
     if lines:
@@ -52,6 +54,25 @@ def check_parts(training: Training) -> None:
             site=", ".join(lines),
             likely="loss.backward() in place of scaler.scale(loss).backward(): its gradients are divided by the scale, "
             "and so lost",
+        )
+    shared = _shared(scaled)
+    if shared:
+        raise _failure(
+            training,
+            distance,
+            what="the gradients that an optimizer sees depend on the scale",
+            now=f"{len(shared)} parameters belong to two optimizers: {', '.join(shared[:3])}",
+            site=", ".join(dict.fromkeys(scaled.scaler.lines.get("step", []))) or None,
+            likely="each of the two optimizers divides the same gradients by the scale: give each its own parameters",
+        )
+    if scaled.bypassing_lines:
+        raise _failure(
+            training,
+            distance,
+            what="an optimizer steps past the scaler, and its gradients depend on the scale",
+            now=f"{len(scaled.bypassing_lines)} steps of optimizers that the training step calls itself",
+            site=", ".join(dict.fromkeys(scaled.bypassing_lines)),
+            likely="optimizer.step() in place of scaler.step(optimizer): its gradients are still scaled",
         )
     read = lines_that_read_gradients(training)
     raise _failure(
@@ -78,6 +99,17 @@ def _failure(  # noqa: PLR0913  # the parts of one failure
     )
 
 
+def _shared(iteration: Iteration) -> list[str]:
+    """Return the names of the parameters that two of the stepped optimizers have."""
+    counts = Counter(
+        parameter
+        for optimizer in {id(step.optimizer): step.optimizer for step in iteration.scaler.steps}.values()
+        for parameter in set(parameters_of(optimizer))
+    )
+    names: dict[torch.Tensor, str] = {parameter: name for name, parameter in iteration.model.named_parameters()}
+    return sorted(names.get(parameter, "a parameter") for parameter, count in counts.items() if count > 1)
+
+
 def _first(training: Training, scale: float) -> Iteration | None:
     """Return the first iteration at ``scale``, None if it does not run."""
     try:
@@ -89,13 +121,18 @@ def _first(training: Training, scale: float) -> Iteration | None:
     except Exception:  # noqa: BLE001  # a model that runs within a region only
         return None
     else:
-        return result[0] if result[0].seen else None
+        return result[0] if result[0].gradients_by_step else None
     return None
 
 
-def _seen_again(training: Training) -> list[torch.Tensor]:
+def _gradients(iteration: Iteration) -> list[torch.Tensor]:
+    """Return the gradients of all steps, one after the other."""
+    return [gradient for gradients in iteration.gradients_by_step for gradient in gradients]
+
+
+def _gradients_again(training: Training) -> list[torch.Tensor]:
     again = _first(training, 1.0)
-    return [] if again is None else again.seen
+    return [] if again is None else _gradients(again)
 
 
 def distance_of(left: list[torch.Tensor], right: list[torch.Tensor]) -> float:
@@ -118,7 +155,9 @@ def lines_that_read_gradients(training: Training) -> list[str]:
             return
         iteration = running[-1]
         line = calling_line()
-        is_early = (is_graph or iteration.backwards) and not {"unscale_", "step"} & {*iteration.scaler.called}
+        calls = iteration.backwards[-1].calls if iteration.backwards else 0
+        later = iteration.scaler.called[calls:]
+        is_early = (is_graph or iteration.backwards) and not {"unscale_", "step"} & {*later}
         if line is not None and is_early:
             lines.setdefault(line)
 

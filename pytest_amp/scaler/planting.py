@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
 import torch
 
+from pytest_amp.numerics.errors import dense
 from pytest_amp.scaler.iteration import Iteration
 from pytest_amp.scaler.watched import parameters_of
 
@@ -16,24 +18,21 @@ INFINITE = float("inf")
 
 
 def plant_in_a_gradient(iteration: Iteration, hooks: ExitStack) -> None:
-    """Plant in the first gradient that backward accumulates for the optimizer, which may lack some parameters.
+    """Plant in the first gradient that backward accumulates for the parameters ``iteration.targets``.
 
-    Without any, plant in the first gradient that the scaler is about to read.
+    Without any, plant in the first gradient that the scaler is about to read. A gradient that is zeroed before its
+    optimizer steps, because it was that of another loss, is followed by one more.
     """
-
-    def plant(parameter: torch.Tensor) -> None:
-        if not iteration.planted and parameter.grad is not None and parameter.grad.numel():
-            parameter.grad.mul_(INFINITE)
-            iteration.planted = True
-
-    untyped: list[Any] = [p for p in parameters_of(iteration.optimizer) if p.requires_grad]
+    overflow = _Overflow(iteration, {id(parameter) for parameter in iteration.targets})
+    untyped: list[Any] = [p for p in iteration.targets if p.requires_grad]
     for parameter in untyped:
-        hooks.callback(parameter.register_post_accumulate_grad_hook(plant).remove)
+        hooks.callback(parameter.register_post_accumulate_grad_hook(overflow.plant).remove)
 
     def before(method: Callable[..., Any]) -> Callable[..., Any]:
         def planting(optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
-            for parameter in untyped if optimizer is iteration.optimizer else ():
-                plant(parameter)
+            if overflow.latest is None and overflow.is_target(optimizer):
+                for parameter in untyped:
+                    overflow.plant(parameter)
             return method(optimizer, *args, **kwargs)
 
         return planting
@@ -42,6 +41,35 @@ def plant_in_a_gradient(iteration: Iteration, hooks: ExitStack) -> None:
     for name in ("unscale_", "step"):
         method = getattr(iteration.scaler, name)
         hooks.enter_context(mock.patch.object(iteration.scaler, name, before(method)))
+
+
+@dataclass
+class _Overflow:
+    """Overflow in the gradients of the parameters with the ids ``targets``, at ``latest`` if it is planted."""
+
+    iteration: Iteration
+    targets: set[int]
+    latest: torch.Tensor | None = None
+
+    def plant(self, parameter: torch.Tensor) -> None:
+        """Plant in the gradient of ``parameter``, unless an overflow is there or has been stepped with."""
+        if parameter.grad is None or not parameter.grad.numel():
+            return
+        if self.latest is not None and (self._is_stepped() or not _is_finite(self.latest)):
+            return
+        parameter.grad.mul_(INFINITE)
+        self.latest, self.iteration.planted = parameter, True
+
+    def is_target(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Return whether the optimizer is that of the parameters."""
+        return {id(parameter) for parameter in parameters_of(optimizer)} == self.targets
+
+    def _is_stepped(self) -> bool:
+        return any(self.is_target(step.optimizer) for step in self.iteration.scaler.steps)
+
+
+def _is_finite(parameter: torch.Tensor) -> bool:
+    return parameter.grad is None or bool(dense(parameter.grad).isfinite().all())
 
 
 def plant_in_an_activation(iteration: Iteration, hooks: ExitStack) -> None:

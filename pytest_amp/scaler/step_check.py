@@ -15,8 +15,9 @@ from pytest_amp.record import Observe
 from pytest_amp.scaler.buffers import check_buffers, expect_buffers, take_nonfinite
 from pytest_amp.scaler.calls import check_calls, check_stale
 from pytest_amp.scaler.iteration import Iteration
-from pytest_amp.scaler.parts import check_parts, lines_that_read_gradients
-from pytest_amp.scaler.reasons import at_any_scale, likely_of_difference, likely_of_skip
+from pytest_amp.scaler.outcomes import RULE, Steps, check_outcome, check_scale
+from pytest_amp.scaler.parts import check_parts
+from pytest_amp.scaler.reasons import at_any_scale, likely_of_difference
 from pytest_amp.scaler.reference import UpdateRule
 from pytest_amp.scaler.refusal import refused
 from pytest_amp.scaler.regions import check_region
@@ -25,8 +26,6 @@ from pytest_amp.scaler.watched import ScalerTrace, TraceStep
 
 __tracebackhide__ = is_usage_error
 
-#: Growth after three iterations without overflow, so that a short run includes one.
-RULE = UpdateRule(growth_interval=3)
 #: Factor by which the scale of the second run is smaller, and the tolerated relative distance of its gradients. A
 #: gradient that was not divided by the scale, or was clipped before, differs by about the factor; a correct one differs
 #: by the rounding of subnormal numbers.
@@ -49,6 +48,7 @@ class _Seen:
     nonfinite: dict[str, list[int]] = field(default_factory=dict)
     swallowed: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
+    steps: Steps = field(default_factory=Steps)
     low_loss: bool = False
 
 
@@ -74,6 +74,8 @@ def check_scaler(
         observed.refused.append(refusal.place)
         note(_refused(training, refusal))
     name = training.case.name
+    for line in _plant_in_the_rest(training, scale, observed.steps):
+        note(f"{name}: {line}")
     known = check_buffers(
         training,
         observed.nonfinite,
@@ -108,20 +110,23 @@ def _run(training: Training, nonfinite_buffers: Collection[str]) -> tuple[float,
     """Return the first scale, and the results of the iterations. Raises AmpFailure, and RefusedOverflow."""
     bad = {*training.overflow_gradients_at, *training.overflow_activations_at}
     steps = max(bad) + 1 + RULE.growth_interval
-    scale = _largest_scale(training) / _peak(bad, steps)
+    scale, updates = _largest_scale(training)
+    rule = replace(RULE, growth_interval=RULE.growth_interval * updates)
+    scale /= _peak(bad, steps, rule, updates)
     for _ in range(_RUNS - 1):
         with contextlib.suppress(_OwnOverflow):
-            return scale, _run_iterations(training, nonfinite_buffers, steps, scale, again=True)
+            return scale, _run_iterations(training, nonfinite_buffers, steps, scale, rule, again=True)
         scale *= _LESS
-    return scale, _run_iterations(training, nonfinite_buffers, steps, scale, again=False)
+    return scale, _run_iterations(training, nonfinite_buffers, steps, scale, rule, again=False)
 
 
-def _run_iterations(
-    training: Training, nonfinite_buffers: Collection[str], steps: int, scale: float, *, again: bool
+def _run_iterations(  # noqa: PLR0913  # arguments of one run
+    training: Training, nonfinite_buffers: Collection[str], steps: int, scale: float, rule: UpdateRule, *, again: bool
 ) -> _Seen:
     """Run the iterations and return their results. Raises _OwnOverflow if another run may follow (``again``)."""
-    bad, observed = {*training.overflow_gradients_at, *training.overflow_activations_at}, _Seen()
-    for iteration, step in _guarded(training, steps, scale):
+    bad, observed = {*training.overflow_gradients_at, *training.overflow_activations_at}, _Seen(steps=Steps(rule))
+    first, compared_at = None, 0
+    for iteration, step in _guarded(training, steps, scale, rule):
         if again and iteration.index and step.found_inf and iteration.index not in bad:
             raise _OwnOverflow
         check_calls(training.case.name, training.train, iteration)
@@ -130,17 +135,43 @@ def _run_iterations(
             check_region(iteration, again=lambda: _first(_clean(training), scale))
             observed.low_loss = torch.float16 in iteration.scaler.scaled
         check_stale(training.case.name, training.train, iteration)
-        if iteration.index == 0 and iteration.seen and not step.found_inf:
+        if iteration.index == 0:
+            first = iteration if iteration.gradients_by_step and not step.found_inf else None
+            # Gradients of one step that are added to those of another, which iteration 1 shows, depend on the scale.
+            compared_at = int(len(iteration.scaler.steps) > 1)
+        if first is not None and iteration.index == compared_at:
             check_parts(training)
-            _check_gradients(training, iteration, scale)
-        _check_outcome(training, iteration, step)
-        _check_scale(training, iteration, step)
+            _check_gradients(training, first, scale)
+        check_outcome(training, iteration, step, observed.steps)
+        check_scale(training, iteration, step, rule)
         for name in take_nonfinite(iteration.model):
             observed.nonfinite.setdefault(name, []).append(iteration.index)
         observed.traced.append(step)
         if iteration.index in training.overflow_activations_at and not step.found_inf:
             observed.swallowed.append(f"{iteration.index} ({iteration.planted_in})")
     return observed
+
+
+def _plant_in_the_rest(training: Training, scale: float, steps: Steps) -> Iterator[str]:
+    """Check a run for each optimizer whose gradients had no overflow yet. Yields a line for each that has none.
+
+    Raises AmpFailure.
+    """
+    for number, indices in steps.without_overflow():
+        first = min(training.overflow_gradients_at)
+        at = min((index for index in indices if index >= first), default=max(indices))
+        if not at:
+            yield (
+                f"optimizer {number + 1} of {len(steps.known.groups)}, in the order of their first steps, steps in "
+                "iteration 0 only; no overflow was planted in its gradients"
+            )
+            continue
+        planted = replace(training, overflow_gradients_at=(at,), overflow_activations_at=(), target=number)
+        again = Steps(steps.rule)
+        for iteration, step in _guarded(planted, at + 1, scale / _peak({at}, at + 1), steps.rule):
+            check_outcome(planted, iteration, step, again)
+            check_scale(planted, iteration, step, steps.rule)
+            take_nonfinite(iteration.model)
 
 
 def _refused(training: Training, refusal: RefusedOverflow) -> str:
@@ -170,21 +201,25 @@ def _clean(training: Training) -> Training:
     return replace(training, overflow_gradients_at=(), overflow_activations_at=())
 
 
-def _peak(bad: Collection[int], steps: int) -> float:
+def _peak(bad: Collection[int], steps: int, rule: UpdateRule = RULE, updates: int = 1) -> float:
     """Return the factor by which the scale can grow, in a run with overflow in the iterations ``bad``."""
     state, peak = (1.0, 0), 1.0
     for index in range(steps):
-        state = RULE.after(*state, found_inf=index in bad)
-        peak = max(peak, state[0])
+        for update in range(updates):
+            state = rule.after(*state, found_inf=index in bad and not update)
+            peak = max(peak, state[0])
     return peak
 
 
-def _largest_scale(training: Training) -> float:
-    """Return half of the largest scale up to 65536 at which the first iteration does not overflow by itself."""
+def _largest_scale(training: Training) -> tuple[float, int]:
+    """Return half of the largest scale up to 65536 at which the first iteration does not overflow by itself.
+
+    The second value is the number of its updates.
+    """
     for exponent in range(16, -25, -2):
-        _, step = _first(_clean(training), 2.0**exponent)
+        iteration, step = _first(_clean(training), 2.0**exponent)
         if not step.found_inf:
-            return 2.0 ** (exponent - 1)
+            return 2.0 ** (exponent - 1), max(1, len(iteration.scaler.rounds))
     raise at_any_scale(training)
 
 
@@ -194,10 +229,12 @@ def _first(training: Training, scale: float) -> tuple[Iteration, TraceStep]:
     return result
 
 
-def _guarded(training: Training, steps: int, scale: float) -> Iterator[tuple[Iteration, TraceStep]]:
+def _guarded(
+    training: Training, steps: int, scale: float, rule: UpdateRule = RULE
+) -> Iterator[tuple[Iteration, TraceStep]]:
     """Yield the iterations. An error that GradScaler raises about its use becomes an AmpFailure with the same text."""
     begun: list[Iteration] = []
-    iterations = training.iterations(steps, scale, RULE, begun.append)
+    iterations = training.iterations(steps, scale, rule, begun.append)
     for index in range(steps):
         try:
             result = next(iterations)
@@ -231,58 +268,11 @@ def _check_gradients(training: Training, iteration: Iteration, scale: float) -> 
 def _distance(training: Training, iteration: Iteration, scale: float) -> float:
     """Return the relative distance of the optimizer's gradients from those of a first iteration at ``scale``."""
     other, _ = _first(_clean(training), scale)
-    if len(iteration.seen) != len(other.seen):  # one of them is nonfinite, and its step was skipped
-        return math.inf
-    pairs = list(zip(iteration.seen, other.seen, strict=True))
+    left, right = iteration.gradients_by_step[:1], other.gradients_by_step[:1]
+    if [len(gradients) for gradients in left] != [len(gradients) for gradients in right]:
+        return math.inf  # one of them is nonfinite, and its step was skipped
+    # Those of later steps are of weights that earlier ones have changed, by the rounding of their gradients, too.
+    pairs = list(zip(left[0], right[0], strict=True))
     difference = torch.stack([(left - right).norm() for left, right in pairs]).norm()
     size = torch.stack([left.norm() for left, _ in pairs]).norm()
     return float(difference / size) if float(size) else 0.0
-
-
-def _check_outcome(training: Training, iteration: Iteration, step: TraceStep) -> None:
-    name, index = training.case.name, iteration.index
-    overflows = index in training.overflow_gradients_at
-    if not iteration.planted and (overflows or index in training.overflow_activations_at):
-        if overflows:
-            raise AmpUsageError(
-                f"case {name}: no overflow could be planted in iteration {index}: no gradient is accumulated"
-            )
-        low = training.precision.dtype_name
-        raise AmpUsageError(f"case {name}: no module returns a tensor in {low}; expected overflow_activations_at=()")
-    if index in training.overflow_activations_at:
-        overflows = step.found_inf  # an activation may make it finite again
-    if step.found_inf != overflows or step.skipped != overflows:
-        raise AmpFailure(
-            f"{name}, iteration {index}: "
-            + (
-                "a step with an overflow is taken"
-                if overflows
-                else "a step is skipped, or does nothing, without an overflow"
-            ),
-            label_before="rule",
-            before="a step with an inf or NaN among its gradients changes no parameter; every other step does",
-            now=f"found inf: {step.found_inf}, skipped: {step.skipped}, scale {step.scale}",
-            site=_lines_of_outcome(training, iteration, is_stepped=overflows),
-            likely="gradients are repaired, replaced or zeroed before the scaler checks them"
-            if overflows
-            else likely_of_skip(training, iteration, step),
-        )
-
-
-def _lines_of_outcome(training: Training, iteration: Iteration, *, is_stepped: bool) -> str | None:
-    """Return the lines that change gradients before the scaler reads them, or else the lines that step."""
-    lines = lines_that_read_gradients(training) if is_stepped else []
-    return ", ".join(lines or iteration.scaler.lines.get("step", [])) or None
-
-
-def _check_scale(training: Training, iteration: Iteration, step: TraceStep) -> None:
-    expected = RULE.after(step.scale, iteration.tracker_before, found_inf=step.found_inf)
-    if (step.scale_after, step.growth_tracker) != expected:
-        raise AmpFailure(
-            f"{training.case.name}, iteration {iteration.index}: the scale does not follow the rule",
-            label_before="rule",
-            before=f"scale {expected[0]}, growth tracker {expected[1]}",
-            now=f"scale {step.scale_after}, growth tracker {step.growth_tracker}",
-            site=", ".join(iteration.scaler.lines.get("update", [])) or None,
-            likely="update is given a scale, or the scaler is changed by other means",
-        )

@@ -20,6 +20,7 @@ from pytest_amp.scaler.iteration import Iteration, Train, plain_sgd, standard_st
 from pytest_amp.scaler.planting import plant_in_a_gradient, plant_in_an_activation
 from pytest_amp.scaler.reference import UpdateRule
 from pytest_amp.scaler.regions import noted_in_backward
+from pytest_amp.scaler.stepping import SteppedOptimizers, watched_steps
 from pytest_amp.scaler.unscaling import expect_unscaled
 from pytest_amp.scaler.watched import ScalerTrace, TraceStep, WatchedScaler, parameters_of
 
@@ -41,7 +42,9 @@ class Training:
 
     ``overflow_gradients_at`` are the iterations in which an inf is planted in a gradient, when it is accumulated, and
     ``overflow_activations_at`` those in which one is planted in the first module output in the low dtype, as by an
-    overflow of a product. If ``low`` is False, the regions are disabled, but the scaler is enabled.
+    overflow of a product. If ``low`` is False, the regions are disabled, but the scaler is enabled. Of several
+    optimizers, that with the number ``target``, in the order of their first steps, gets the overflow of gradients; if
+    it is None, that of ``make_optimizer``.
     """
 
     case: Case
@@ -54,6 +57,7 @@ class Training:
     overflow_gradients_at: Collection[int] = ()
     overflow_activations_at: Collection[int] = ()
     low: bool = True
+    target: int | None = None
 
     def iterations(
         self, steps: int, scale: float, rule: UpdateRule, begun: Callable[[Iteration], object] = lambda _: None
@@ -75,6 +79,7 @@ class Training:
         optimizer = made_of(parameters, self.make_optimizer)
         expect_unscaled(self.case.name, realised.model, optimizer, self.device.torch_device)
         scaler, retained = WatchedScaler(self.device.type, scale, rule), dict[str, Any]()
+        known = SteppedOptimizers()
         for index in range(steps):
             iteration = Iteration(
                 realised.model, realised.batch, optimizer, scaler, index, self.case, self.device, self.precision,
@@ -86,14 +91,16 @@ class Training:
             before, iteration.tracker_before = saved["scale"], saved["_growth_tracker"]
             with ExitStack() as hooks:
                 hooks.enter_context(seeded(self.seed + index))
-                hooks.callback(optimizer.register_step_pre_hook(_seeing(iteration)).remove)
+                hooks.enter_context(watched_steps(iteration, _seeing(iteration)))
                 hooks.enter_context(watched_calls(iteration))
                 watch_backward(iteration, hooks)
                 if index in self.overflow_gradients_at:
+                    iteration.targets = known.target(optimizer, self.target)
                     plant_in_a_gradient(iteration, hooks)
                 if index in self.overflow_activations_at:
                     plant_in_an_activation(iteration, hooks)
                 self._step(iteration)
+            known.note(scaler)
             yield iteration, scaler.traced(before)
 
     def _step(self, iteration: Iteration) -> None:
@@ -130,17 +137,17 @@ def trace_callable(
     return ScalerTrace(traced)
 
 
-def _seeing(iteration: Iteration) -> Callable[..., None]:
-    """Return a pre-hook of ``optimizer.step`` that notes the gradients that the optimizer receives, and the caller.
+def _seeing(iteration: Iteration) -> Callable[[torch.optim.Optimizer], None]:
+    """Return a function to call before each ``optimizer.step``, which notes the gradients it receives, and the caller.
 
     A fused optimizer receives scaled gradients, and the scale as ``grad_scale``.
     """
 
-    def hook(optimizer: torch.optim.Optimizer, _args: Any, _keywords: Any) -> None:
+    def hook(optimizer: torch.optim.Optimizer) -> None:
         iteration.note_step(optimizer)
         scale = getattr(optimizer, "grad_scale", None)
         gradients = [p.grad for p in parameters_of(optimizer) if p.grad is not None]
-        iteration.seen = [exact_copy(g / scale if scale is not None else g) for g in gradients]
+        iteration.gradients_by_step.append([exact_copy(g / scale if scale is not None else g) for g in gradients])
 
     return hook
 
@@ -153,5 +160,7 @@ def watch_backward(iteration: Iteration, hooks: ExitStack) -> None:
     if iteration.index == 0:
         trained = [parameter for parameter in iteration.model.parameters() if parameter.requires_grad]
         hooks.enter_context(noted_in_backward(iteration.device.type, trained, iteration.in_backward))
+        stepped = iteration.scaler.stepped_before
+        hooks.enter_context(watched_steps(iteration, lambda optimizer: stepped.update(parameters_of(optimizer))))
     if iteration.index == 1:
         watch_accumulation(iteration, hooks)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from pytest_amp.numerics.callers import calling_line
+from pytest_amp.numerics.errors import dense
 from pytest_amp.scaler.reference import UpdateRule
 from pytest_amp.text.table import as_table
 from pytest_amp.torch_private import found_infs
@@ -29,6 +30,21 @@ class TraceStep:
     skipped: bool
     scale_after: float
     growth_tracker: int
+
+
+@dataclass(frozen=True)
+class OptimizerStep:
+    """Call of ``scaler.step``: its optimizer, whether the check found an inf or NaN, and whether a parameter changed.
+
+    ``round`` is the number of updates before the call in the same iteration. ``has_gradients`` is False if all
+    gradients are zero or missing.
+    """
+
+    optimizer: torch.optim.Optimizer
+    found_inf: bool
+    moved: bool
+    round: int
+    has_gradients: bool = True
 
 
 class ScalerTrace(tuple[TraceStep, ...]):
@@ -59,6 +75,8 @@ class WatchedScaler(torch.amp.GradScaler):
             backoff_factor=rule.backoff_factor,
             growth_interval=rule.growth_interval,
         )
+        #: Parameters that an optimizer stepped in the first iteration.
+        self.stepped_before: set[torch.Tensor] = set()
         self.begin()
 
     def begin(self) -> None:
@@ -74,6 +92,10 @@ class WatchedScaler(torch.amp.GradScaler):
         self.found_inf = False
         self.stepping: torch.optim.Optimizer | None = None
         self.moved = False
+        #: Calls of ``step``, and found-inf of each round of calls that an update ends.
+        self.steps: list[OptimizerStep] = []
+        self.rounds: list[bool] = []
+        self._found_in_round = False
         self.refused: Exception | None = None
 
     @contextmanager
@@ -117,7 +139,14 @@ class WatchedScaler(torch.amp.GradScaler):
         """Unscale as GradScaler does, and note the call and its found-infs."""
         with self._noting("unscale_"):
             super().unscale_(optimizer)
-        self.found_inf |= any(found_infs(self, optimizer).values())
+        self._note_found_inf(optimizer)
+
+    def _note_found_inf(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Note the results of an optimizer's check, and return whether it found an inf or NaN."""
+        found_inf = any(found_infs(self, optimizer).values())
+        self._found_in_round |= found_inf
+        self.found_inf |= found_inf
+        return found_inf
 
     def step(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> float | None:
         """Step as GradScaler does, and note the call, its found-infs, and whether a parameter changed."""
@@ -128,15 +157,24 @@ class WatchedScaler(torch.amp.GradScaler):
                 result = super().step(optimizer, *args, **kwargs)
         finally:
             self.stepping = None
-        self.found_inf |= any(found_infs(self, optimizer).values())
-        after = parameters_of(optimizer)
-        self.moved |= not _all_identical(before, after)
+        found_inf, after = self._note_found_inf(optimizer), parameters_of(optimizer)
+        moved = not _all_identical(before, after)
+        self.moved |= moved
+        has_gradients = moved or any(p.grad is not None and bool(dense(p.grad).any()) for p in after)
+        self.steps.append(OptimizerStep(optimizer, found_inf, moved, len(self.rounds), has_gradients))
         return result
 
     def update(self, new_scale: float | torch.Tensor | None = None) -> None:
         """Update as GradScaler does, and note the call."""
         with self._noting("update"):
             super().update(new_scale)
+        self.rounds.append(self._found_in_round)
+        self._found_in_round = False
+
+    @property
+    def skips_in_part(self) -> bool:
+        """Return whether a step with an inf or NaN was skipped in this iteration, and another one taken."""
+        return self.moved and any(step.found_inf and not step.moved for step in self.steps)
 
     def traced(self, scale: float) -> TraceStep:
         """Return the trace of the iteration that began with ``scale``."""

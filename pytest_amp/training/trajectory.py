@@ -29,8 +29,9 @@ from pytest_amp.training.noise import Noise
 
 __tracebackhide__ = is_usage_error
 
-#: Initial scale, GradScaler's default. The scaler decreases it until the gradients of the case are finite.
-_SCALE = 2.0**16
+#: Initial scale, GradScaler's default, and the scale below which a run does not begin again if only some steps of an
+#: iteration are skipped. The scaler decreases the scale until the gradients of the case are finite.
+_SCALE, _LEAST_SCALE = 2.0**16, 2.0**-24
 #: Number of first steps whose gradients are compared parameter by parameter.
 GRADIENT_STEPS = 2
 #: Number of consecutive skipped steps that is an error: the scale has then decreased from 2**16 to 2**-24.
@@ -164,8 +165,14 @@ _ATTEMPTS_PER_DRAW = 20
 _COMPANION_SEED_OFFSET = 10**9
 
 
-def run(
-    setup: Setup, *, low: bool, companion: int | None = None, redraw: bool = False, inspect: Inspect | None = None
+def run(  # noqa: PLR0913  # arguments of one run
+    setup: Setup,
+    *,
+    low: bool,
+    companion: int | None = None,
+    redraw: bool = False,
+    inspect: Inspect | None = None,
+    scale: float = _SCALE,
 ) -> Trajectory:
     """Train from the setup's seed, in mixed precision (``low``) or in float32.
 
@@ -177,12 +184,28 @@ def run(
     other random numbers in each step than the float32 run.
 
     A step that the scaler skips is repeated from the buffers with which it began. Therefore the n-th step is the n-th
-    update in each run, and a skipped attempt does not change the buffers that the forward pass updates and reads.
+    update in each run, and a skipped attempt does not change the buffers that the forward pass updates and reads. If an
+    iteration has several steps and only some are skipped, the others cannot be undone: the run begins again with a
+    lower ``scale``.
 
     ``inspect`` is called after each step.
     """
     if setup.steps < 2:
         raise AmpUsageError(f"steps={setup.steps}; expected 2 or more")
+    try:
+        return _run(setup, scale, low=low, companion=companion, redraw=redraw, inspect=inspect)
+    except _SkippedInPart as skipped:
+        lower = min(scale / 2, *skipped.args)
+    return run(setup, low=low, companion=companion, redraw=redraw, inspect=inspect, scale=lower)
+
+
+class _SkippedInPart(Exception):
+    """Iteration in which some steps were skipped and others taken; its argument is the scale after it."""
+
+
+def _run(  # noqa: PLR0913  # arguments of one run
+    setup: Setup, scale: float, *, low: bool, companion: int | None, redraw: bool, inspect: Inspect | None
+) -> Trajectory:
     case = setup.case_of(low=low)
     realised = case.realise(seed=setup.seed).on(setup.device.torch_device)
     parameters = [p for p in realised.model.parameters() if p.requires_grad]
@@ -194,7 +217,7 @@ def run(
     # Prevent growth of the scale, since it would cause skipped steps, which this check is not about.
     rule = UpdateRule(growth_interval=10**6)
     scaled = (low or setup.manual) and setup.needs_scaler
-    scaler = WatchedScaler(setup.device.type, _SCALE, rule, enabled=scaled)
+    scaler = WatchedScaler(setup.device.type, scale, rule, enabled=scaled)
     trajectory = Trajectory([], realised.model, optimizer, scaler, {})
     stepped = False
     for index in range(setup.steps):
@@ -242,6 +265,8 @@ def _run_step(
                 "backward() of a loss, and returns none; expected one of the three"
             )
         scaler = iteration.scaler
+        if scaler.skips_in_part and scaler.get_scale() >= _LEAST_SCALE:
+            raise _SkippedInPart(scaler.get_scale())
         if not scaler.is_enabled() or scaler.moved or not scaler.found_inf:
             loss = sum(iteration.losses) / len(iteration.losses)
             return TrajectoryStep(

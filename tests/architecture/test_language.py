@@ -43,7 +43,7 @@ NAMED_SO = {
     "pytest_amp/numerics/oracle/operation.py": {"given"},
     "pytest_amp/numerics/oracle/trace.py": {"given"},
     "pytest_amp/precision/float32.py": {"own"},
-    "pytest_amp/scaler/iteration.py": {"kept", "seen"},
+    "pytest_amp/scaler/iteration.py": {"kept"},
     "pytest_amp/semantics/programs.py": {"others", "seen"},
     "pytest_amp/torch_private/storages.py": {"given"},
     "pytest_amp/training/trajectory.py": {"kept"},

@@ -294,7 +294,7 @@ def test_optimizers_pass_and_clipping_before_unscaling_fails(precision: Precisio
         (unscales_and_steps_itself, "iteration 0: the training step calls the optimizer's own step, past the scaler"),
         (forgets_update, "iteration 0: the training step calls scaler.update 0 times"),
         (forgets_update_after_skipping, "iteration 2: the training step calls scaler.update 0 times"),
-        (steps_two_optimizers, "of several optimizers, check each by itself"),
+        (steps_two_optimizers, "2 parameters belong to two optimizers: 0.bias, 0.weight"),
         (forgets_to_scale, "iteration 0: the loss is not scaled, and GradScaler refuses to unscale its gradients"),
         (repairs_gradients, "iteration 2: a step with an overflow is taken"),
         (unscales_twice, "unscale_() has already been called on this optimizer since the last update()"),
