@@ -19,6 +19,7 @@ from pytest_amp.numerics.errors import dense, exceeds, is_inexact, real_parts, r
 from pytest_amp.numerics.oracle.sums import most_of
 from pytest_amp.numerics.prediction import Prediction, predict
 from pytest_amp.numerics.realised import realise
+from pytest_amp.numerics.redraw import FURTHER_DRAWS, redrawn
 from pytest_amp.numerics.step import Step, run_step
 
 
@@ -160,9 +161,8 @@ def median_distance(compared: Sequence[Compared]) -> float:
     return statistics.median(tensor.distance for tensor in compared) if compared else 0.0
 
 
-#: A draw is a run with other random values. Number of draws after the first that confirm an excess; maximum number of
-#: all draws if the step has a nondeterministic reduction and a tensor has few elements (see ``tolerance``).
-_MORE_DRAWS, _MOST_DRAWS = 2, 14
+#: Maximum number of draws if the step has a nondeterministic reduction and a tensor has few elements: see ``tolerance``.
+_MOST_DRAWS = 14
 
 
 def _excess(tensor: Compared) -> float:
@@ -193,9 +193,8 @@ def confirmed(  # noqa: PLR0913  # keywords of one decision
     scale = conditions.tolerance_scale
     if not bad or not math.isfinite(measure(bad[0])):
         return list(bad)
-    more = _required_draws(bad) - 1 if any_order else _MORE_DRAWS
-    seeds = range(conditions.seed + 1, conditions.seed + 1 + more)
-    more_draws = (_drawn(case, conditions, step, seed) for seed in seeds)
+    further = _required_draws(bad) - 1 if any_order else FURTHER_DRAWS
+    more_draws = redrawn(partial(_drawn, case, conditions, step), conditions.seed, further)
     draws = [{tensor.name: tensor for tensor in draw} for draw in (bad, *more_draws)]
     if any_order:
         return [tensor for tensor in bad if _combined_excess(tensor.name, draws, measure) > limit * scale]
@@ -210,7 +209,7 @@ def _required_draws(bad: Sequence[Compared]) -> int:
     """Return the number of draws that make an excess of EXCESS implausible by chance (see ``tolerance.spread``)."""
     fewest = max(min(tensor.elements for tensor in bad), 1)
     enough = math.ceil((tolerance.DEVIATIONS / math.log(tolerance.EXCESS)) ** 2 / fewest)
-    return min(max(enough, 1 + _MORE_DRAWS), _MOST_DRAWS)
+    return min(max(enough, 1 + FURTHER_DRAWS), _MOST_DRAWS)
 
 
 def _combined_excess(name: str, draws: Sequence[Mapping[str, Compared]], measure: Callable[[Compared], float]) -> float:

@@ -24,6 +24,7 @@ from pytest_amp.numerics.nonfinite import likely_origin, not_finite_in_float32
 from pytest_amp.numerics.prediction import Prediction, predict
 from pytest_amp.numerics.program import check_program
 from pytest_amp.numerics.realised import realise, realise_and_run_float32
+from pytest_amp.numerics.redraw import redrawn
 from pytest_amp.numerics.spread import Errors, other_draws, over_seeds, worst_share
 from pytest_amp.numerics.step import Step
 from pytest_amp.precision import dtype_name
@@ -212,10 +213,6 @@ def _largest_noise(prediction: Prediction) -> tuple[float, str]:
     return max(shares)
 
 
-#: Number of further seeds with which the noise must be within the limit, if it is not with the first seed.
-_FURTHER_SEEDS = 2
-
-
 def _is_near_discontinuity(run: CaseRun, amp: Step) -> bool:
     """Return whether the case is near a discontinuity with this seed only.
 
@@ -229,12 +226,12 @@ def _is_near_discontinuity(run: CaseRun, amp: Step) -> bool:
     share, group = _largest_noise(run.prediction)
     if share <= limit:
         return False
-    seeds = range(conditions.seed + 1, conditions.seed + 1 + _FURTHER_SEEDS)
-    neighbours = (
-        predict(case, realise(case, conditions, seed=seed), conditions.device, conditions.precision, seed=seed)
-        for seed in seeds
-    )
-    if all(_largest_noise(neighbour)[0] <= limit for neighbour in neighbours):
+
+    def draw(seed: int) -> Prediction:
+        realised = realise(case, conditions, seed=seed)
+        return predict(case, realised, conditions.device, conditions.precision, seed=seed)
+
+    if all(_largest_noise(prediction)[0] <= limit for prediction in redrawn(draw, conditions.seed)):
         return True
     now, likely = why_lost(run, group, share)
     real = lost_share(amp, run.prediction.exact, names_of_group(run.prediction, group))

@@ -24,6 +24,7 @@ from pytest_amp.numerics.oracle.observer import ObservedCall, Observer
 from pytest_amp.numerics.oracle.operation import LOW
 from pytest_amp.numerics.predicted import fault_failure
 from pytest_amp.numerics.prediction import manual_region
+from pytest_amp.numerics.redraw import redrawn
 from pytest_amp.numerics.step import run_step
 from pytest_amp.precision.float32 import float32_precision
 from pytest_amp.record import Observe
@@ -210,15 +211,16 @@ def confirmed_operator(draw: Callable[[], MeasuredOperator], *, seed: int) -> Me
     As for tensors, a single draw is no fault: a single element whose rounding flips can make most of the error of a few
     hundred. An excess that is not finite is not drawn again.
     """
-    seed_torch(seed)
-    first = draw()
+
+    def seeded_draw(seed: int) -> MeasuredOperator:
+        seed_torch(seed)
+        return draw()
+
+    first = seeded_draw(seed)
     doubtful = [key for key, value in first.excess.items() if value > verdict.EXCESS]
     if not doubtful or not all(math.isfinite(first.excess[key]) for key in doubtful):
         return first
-    draws = [first]
-    for other in (seed + 1, seed + 2):
-        seed_torch(other)
-        draws.append(draw())
+    draws = [first, *redrawn(seeded_draw, seed)]
     medians = {
         key: statistics.median(measurement.excess.get(key, 0.0) for measurement in draws) for key in first.excess
     }

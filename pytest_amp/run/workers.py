@@ -1,4 +1,4 @@
-"""Role of this process under pytest-xdist (controller or worker), and the choice of its GPU (``run.controller`` sets it).
+"""Role of this process under pytest-xdist, controller or worker, and the GPU of a worker; ``run.controller`` sets it.
 
 If ``cuda`` is requested by name, each worker is restricted to one GPU. Otherwise a worker sees all GPUs: the variable
 CUDA_VISIBLE_DEVICES must be set before the worker imports torch, when no probe has detected a GPU yet.
