@@ -161,7 +161,7 @@ def median_distance(compared: Sequence[Compared]) -> float:
     return statistics.median(tensor.distance for tensor in compared) if compared else 0.0
 
 
-#: Maximum number of draws if the step has a nondeterministic reduction and a tensor has few elements: see ``tolerance``.
+#: Maximum number of draws, if the step has a nondeterministic reduction and a tensor has few elements (``tolerance``).
 _MOST_DRAWS = 14
 
 
