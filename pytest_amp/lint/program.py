@@ -69,13 +69,13 @@ class Operand:
 class Values:
     """Facts about the values of a call, each computed only if a rule needs it.
 
-    ``largest`` is the largest magnitude of the argument. ``infinite`` is True if finite arguments gave infinities, and
-    ``inexact`` if a conversion changed a whole number. ``vanished`` and ``beyond`` are constants that are zero, or
-    infinite, in the dtype of the result.
+    ``largest`` is the largest magnitude of the argument. ``infinite`` is the number of infinities that finite arguments
+    gave, and ``inexact`` is True if a conversion changed a whole number. ``vanished`` and ``beyond`` are constants that
+    are zero, or infinite, in the dtype of the result.
     """
 
     largest: float = 0.0
-    infinite: bool = False
+    infinite: int = 0
     inexact: bool = False
     vanished: tuple[float, ...] = ()
     beyond: tuple[float, ...] = ()

@@ -6,7 +6,7 @@ import bisect
 import contextlib
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -14,10 +14,11 @@ from torch.overrides import TorchFunctionMode
 
 from pytest_amp import torch_private
 from pytest_amp.cases import named_tensors
+from pytest_amp.lint.infinities import Infinities
 from pytest_amp.lint.place import Place, calling_place
 from pytest_amp.lint.program import BackwardEvent, Call, Leaf, Operand, Program, Role, Values
 from pytest_amp.lint.regions import followed_regions
-from pytest_amp.lint.values import values_of_call
+from pytest_amp.lint.values import values_in_float32, values_of_call
 from pytest_amp.numerics.causes import operator_of
 from pytest_amp.numerics.sites import followed_modules
 
@@ -60,6 +61,8 @@ class Recorder:
     loss_depth: int = 0
     given_depth: int = 0
     names: dict[int, str] = field(default_factory=dict)
+    #: Infinities of float32 in the run without a region, which the low dtype is not to blame for; None records them.
+    float32: Infinities | None = field(default_factory=Infinities)
     _function: _Function | None = None
     _modules: list[torch.nn.Module] = field(default_factory=list)
     _memory: dict[tuple[object, int], Call] = field(default_factory=dict)
@@ -190,7 +193,13 @@ class Recorder:
         values = Values()
         if is_forward:
             with contextlib.suppress(RuntimeError):  # a tensor whose values Python cannot read, as in a transform
-                values = values_of_call(operator, call, operands, results, written)
+                if self.float32 is None:
+                    values = values_in_float32(operator, call, results)
+                else:
+                    values = values_of_call(operator, call, operands, results, written)
+            if self.float32 is not None:
+                expected = self.float32.of_next(site.place, site.module, operator)
+                values = replace(values, infinite=0) if 0 < values.infinite <= expected else values
         leaves, _ = call.flat
         record = Call(
             number=len(self.program.calls),

@@ -23,6 +23,7 @@ from pytest_amp.cases import (
 )
 from pytest_amp.failure import AmpFailure, AmpUsageError, is_usage_error
 from pytest_amp.lint.handed import Evaluation, GivenDevice, RecordedScaler, idle_steps
+from pytest_amp.lint.infinities import Infinities
 from pytest_amp.lint.place import Place
 from pytest_amp.lint.program import Call, Program
 from pytest_amp.lint.recorder import Recorder
@@ -76,8 +77,10 @@ def record_case(case: Case, conditions: Conditions) -> CaseRecord:
     """
     device = conditions.device
     realised = case.realise(seed=conditions.seed)
+    plain = _plain_program(case, realised, conditions)
     copied = realised.on(device.torch_device)
     recorder = _recorder(conditions)
+    recorder.float32 = Infinities(plain.forward)
     recorder.name(copied.model, copied.batch)
     loss_function = recorder.inside_loss(case.loss)
     loss: torch.Tensor | None = None
@@ -101,7 +104,7 @@ def record_case(case: Case, conditions: Conditions) -> CaseRecord:
         case,
         realised,
         recorder.program,
-        _plain_program(case, realised, conditions),
+        plain,
         producer,
         loss.dtype,
         all(_is_finite(tensor) for tensor in tensors),
@@ -140,6 +143,7 @@ def _plain_program(case: Case, realised: Realised, conditions: Conditions) -> Pr
     """Return the record of a forward pass without a region, up to an exception."""
     copied = realised.on(conditions.device.torch_device)
     recorder = _recorder(conditions)
+    recorder.float32 = None
     recorder.name(copied.model, copied.batch)
     with _quiet(conditions), recorder.on(), refusals_end():
         recorder.inside_loss(case.loss)(copied.model, copied.batch)

@@ -34,8 +34,8 @@ def values_of_call(
 
     ``written`` is the number that ``torch.tensor`` turns into a tensor.
     """
-    result = results[0] if results else None
-    if result is None or result.layout != torch.strided or result.numel() > _MOST or not result.numel():
+    result = _readable(results)
+    if result is None:
         return Values()
     if operator in PERIODIC:
         return Values(largest=_largest(call, last=operator == "polar"))
@@ -44,7 +44,7 @@ def values_of_call(
     constants = constants_of(call, results)
     inexact = operator in ("_to_copy", "copy") and _is_inexact(call, operator, result)
     inexact = inexact or (operator in ("arange", "range") and _steps_are_lost(result))
-    infinite = operator in _GROWING and bool(result.isinf().any()) and _are_finite(call, operator)
+    infinite = _infinities(call, operator, result)
     vanished = tuple(number for number in constants.vanished if operands or operator in ("full", "scalar_tensor"))
     beyond = constants.beyond
     if infinite and operator in ("_to_copy", "copy"):
@@ -55,6 +55,29 @@ def values_of_call(
     if operator in ("clamp", "clamp_max", "minimum"):
         vanished += tuple(number for number in _floats(call) if number != 1 and _rounds_to_one(number, result.dtype))
     return Values(infinite=infinite, inexact=inexact, vanished=vanished, beyond=beyond)
+
+
+@torch.no_grad()
+def values_in_float32(operator: str, call: Dispatched, results: list[torch.Tensor]) -> Values:
+    """Return the infinities alone of a completed call of a run without a region; none of low-precision results."""
+    result = _readable(results)
+    return Values(infinite=0 if result is None or result.dtype in LOW else _infinities(call, operator, result))
+
+
+def _readable(results: list[torch.Tensor]) -> torch.Tensor | None:
+    """Return the first result if its values can be read, and are not too many."""
+    result = results[0] if results else None
+    if result is None or result.layout != torch.strided or result.numel() > _MOST or not result.numel():
+        return None
+    return result
+
+
+def _infinities(call: Dispatched, operator: str, result: torch.Tensor) -> int:
+    """Return the number of infinities that an operator computes of finite arguments."""
+    if operator not in _GROWING:
+        return 0
+    count = int(result.isinf().sum())
+    return count if count and _are_finite(call, operator) else 0
 
 
 def _ends(call: Dispatched, operator: str, result: torch.Tensor) -> tuple[float, ...]:

@@ -200,6 +200,24 @@ def test_mask_that_overflows_in_a_cast_is_an_error_if_a_row_has_it_whole(below: 
     assert (finding.kind, finding.severity) == ("overflow", severity)
 
 
+def inverse_degrees(x: Tensor, scale: float) -> Tensor:
+    """Return features divided by row sums; rows of a zero sum, of which there are three, are left out."""
+    degrees = (x[:, :1] > -10).to(x.dtype)
+    degrees[:3] = 0
+    inverse = 1 / (degrees * scale)
+    return x * inverse.masked_fill(inverse.isinf(), 0).clamp(max=1)
+
+
+def test_division_by_zero_that_is_infinite_in_float32_is_no_overflow() -> None:
+    for dtype in ("bf16", "fp16"):
+        assert of_case(around(lambda x: inverse_degrees(x, 1)), dtype) == ()
+
+
+def test_division_that_is_infinite_in_more_places_than_in_float32_is_an_overflow() -> None:
+    (finding,) = of_case(around(lambda x: inverse_degrees(x, 1e-6)), "fp16")
+    assert (finding.kind, finding.severity) == ("overflow", Severity.ERROR)
+
+
 def least(x: Tensor, rows: Tensor) -> Tensor:
     mask = torch.zeros(len(x), x.shape[1]).masked_fill(rows, torch.finfo(torch.float32).min)
     return (x + mask.to(x.dtype)).softmax(1)
