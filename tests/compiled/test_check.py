@@ -101,6 +101,23 @@ def test_output_computed_in_float32_is_red() -> None:
         check(_changed(_in_float32), replace(TRACED, region=Where.INSIDE), bits=False)
 
 
+class _Embedded(nn.Module):
+    """Products of embeddings: no operator of them has a low-precision rule."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.right = nn.Embedding(32, 8), nn.Embedding(32, 8)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        products: torch.Tensor = self.left(rows) * self.right(rows.flip(0))
+        return products.sum(-1)
+
+
+def test_model_without_low_precision_operators_is_as_exact_as_eager() -> None:
+    case = Case("embedded", _Embedded, lambda: torch.arange(24), lambda model, rows: model(rows).square().mean())
+    assert check(case)["embedded/aot_eager/equal"] == 1
+
+
 def test_kernel_with_different_rounding_is_red() -> None:
     """Values are within the bounds, but not eager's bits."""
     with pytest.raises(AmpFailure, match="is not that of eager"):
