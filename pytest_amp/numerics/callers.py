@@ -6,6 +6,7 @@ import enum
 import functools
 import inspect
 import os
+import sys
 import sysconfig
 from pathlib import Path
 from types import CodeType, FrameType
@@ -43,7 +44,27 @@ def author_of(file: str) -> Author:
         return Author.TORCH
     if file.startswith(_INSTALLED):
         return Author.LIBRARY
-    return Author.OTHER if file.startswith(_PYTHON) else Author.USER
+    if file.startswith(_PYTHON):
+        return Author.OTHER
+    _, package = _generated(file)
+    return author_of(package) if package else Author.USER
+
+
+@functools.cache
+def _generated(file: str) -> tuple[str, str]:
+    """Return the name of the module that an installed package wrote into a file elsewhere, and the package's file.
+
+    Both are "" for other files. PyTorch Geometric writes modules into temporary files, with names by chance.
+    """
+    for name, module in list(sys.modules.items()):
+        if _file_of(module) == file:
+            package = _file_of(sys.modules.get(name.partition(".")[0]))
+            return (name, package) if "." in name and package.startswith(_INSTALLED) else ("", "")
+    return "", ""
+
+
+def _file_of(module: object) -> str:
+    return str(getattr(module, "__dict__", {}).get("__file__") or "")
 
 
 def calling_line(*, backward: bool = False) -> str | None:
@@ -83,4 +104,4 @@ def _relative(file: str, working_directory: str) -> str:
     for folder in (*_INSTALLED, f"{working_directory}/"):
         if file.startswith(folder):
             return file[len(folder) :]
-    return Path(file).name
+    return _generated(file)[0] or Path(file).name
