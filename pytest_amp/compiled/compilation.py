@@ -62,12 +62,12 @@ class Compilation:
         """Return whether a C++ compiler or Triton is needed."""
         return self.backend == "inductor"
 
-    def apply(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Compile ``function``. Raises AmpUsageError for arguments that torch refuses."""
+    def apply(self, function: Callable[..., Any], backend: Callable[..., Any] | None = None) -> Callable[..., Any]:
+        """Compile ``function``, by another back end if given. Raises AmpUsageError for arguments that torch refuses."""
         try:
             compiled: Callable[..., Any] = torch.compile(
                 function,
-                backend=self.backend,
+                backend=backend or self.backend,
                 mode=self.mode,
                 fullgraph=self.fullgraph,
                 dynamic=self.dynamic,
@@ -77,7 +77,7 @@ class Compilation:
             raise AmpUsageError(quoted(error)) from None
         return compiled
 
-    def case(self, case: Case, conditions: Conditions) -> Case:
+    def case(self, case: Case, conditions: Conditions, backend: Callable[..., Any] | None = None) -> Case:
         """Return ``case`` with its loss function compiled, and the model in it; INSIDE, it enters the region."""
         device_type, dtype, loss = conditions.device.type, conditions.precision.dtype, case.loss
 
@@ -85,4 +85,4 @@ class Compilation:
             with torch.autocast(device_type, dtype):
                 return loss(model, batch)
 
-        return replace(case, loss=self.apply(loss if self.region is Where.AROUND else inside))
+        return replace(case, loss=self.apply(loss if self.region is Where.AROUND else inside, backend))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -116,6 +117,31 @@ class _Embedded(nn.Module):
 def test_model_without_low_precision_operators_is_as_exact_as_eager() -> None:
     case = Case("embedded", _Embedded, lambda: torch.arange(24), lambda model, rows: model(rows).square().mean())
     assert check(case)["embedded/aot_eager/equal"] == 1
+
+
+def _products(z: torch.Tensor, seed: int) -> torch.Tensor:
+    compiler: Any = torch.compiler
+    draw: Callable[[int], torch.Tensor] = compiler.disable(_rows)
+    first, second = draw(seed), draw(seed + 1)
+    return (torch.cat([z[first], z[second]], 1).tanh() * (seed + 1)).float().square().mean()
+
+
+def _rows(seed: int) -> torch.Tensor:
+    return torch.randperm(64, generator=torch.Generator().manual_seed(seed))
+
+
+def _loss_of_graphs(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    z = model(x)
+    first = _products(z, 0)
+    second = _products(z, 2)
+    return first + second + _products(z, 4)
+
+
+def test_gradients_that_several_graphs_add_up_are_those_of_eager_by_graphs() -> None:
+    case = Case("graphs", lambda: nn.Linear(16, 32), lambda: torch.randn(64, 16), _loss_of_graphs)
+    observed = check(case, Compilation(backend="aot_eager"))
+    assert observed["graphs/aot_eager/graphs"] > 1
+    assert observed["graphs/aot_eager/equal"] < 1
 
 
 def test_kernel_with_different_rounding_is_red() -> None:
