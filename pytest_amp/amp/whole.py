@@ -50,7 +50,8 @@ class WholeCheck(NumericChecks, LoopChecks, CompileChecks, CostChecks):
 
         - the linter, over the operators of a step, of ``train`` and of ``evaluate``;
         - the dtypes that modules return, ``check_casts`` and ``check_memory``;
-        - ``check_gradients``, and the harm that the model's own low precision does, measured against float64;
+        - ``check_gradients``, and the harm that the model's own low precision does, measured against float64, and
+          that of the evaluation's own to its metrics;
         - ``check_scaler`` in fp16, or where there is a ``train`` that scales;
         - ``check_training``, with as many steps as the loss needs, where there is a ``train`` or a step is cheap, and
           with Adagrad for sparse gradients where there is no ``optimizer``;
@@ -81,6 +82,7 @@ class WholeCheck(NumericChecks, LoopChecks, CompileChecks, CostChecks):
         gradients = self._within("gradients", self.check_gradients, case)
         collector.run("gradients", gradients, detail="outputs and gradients compared with float64")
         plan.measure_harm()
+        plan.measure_evaluation()
         self._check_loop(plan, collector)
         if compile:
             compiled = self._within("compiled", self.check_compiled, case)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 import torch
 from torch.overrides import TorchFunctionMode
 
+from pytest_amp.check.decisions import Decisions, Disturbance, is_random
 from pytest_amp.lint.place import Place, calling_place
 from pytest_amp.numerics.oracle.operation import LOW
 from pytest_amp.numerics.sites import followed_modules
@@ -18,6 +19,9 @@ from pytest_amp.torch_private.trees import tree_map
 
 #: File and first line of a function, whose low precision is disabled as a unit.
 Key: TypeAlias = tuple[str, int]
+
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
 
 #: Methods that cast a tensor in Python; autocast's own casts do not pass through them.
 _CASTS = frozenset({"to", "half", "bfloat16", "type", "type_as"})
@@ -54,11 +58,18 @@ class Part:
 
 @dataclass
 class OwnPrecision:
-    """Run of a step that disables the low precision of some functions, and notes all functions that have any."""
+    """Run of a step that disables the low precision of some functions, and notes all functions that have any.
+
+    With ``decisions`` the run is one of an evaluation: only functions outside of modules and of ``untouched`` ones
+    count, the decisions that they take are recorded or replayed, and their results are changed by ``disturbance``.
+    """
 
     model: torch.nn.Module
     left_out: frozenset[Key] = frozenset()
     parts: dict[Key, Part] = field(default_factory=dict)
+    decisions: Decisions | None = None
+    disturbance: Disturbance | None = None
+    _depth: int = field(default=0, init=False)
 
     @contextlib.contextmanager
     def on(self) -> Iterator[None]:
@@ -67,10 +78,30 @@ class OwnPrecision:
         running: list[torch.nn.Module] = []
 
         def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            return self._call(func, args, kwargs, names.get(id(running[-1]), "") if running else "")
+            if self.decisions is None:
+                return self._call(func, args, kwargs, names.get(id(running[-1]), "") if running else "")
+            name = getattr(func, "__name__", "")
+            if running or self._depth or is_random(name):
+                return func(*args, **kwargs)
+            result = self._call(func, args, kwargs, "")
+            if self.disturbance is not None and name not in _UNTOUCHED:
+                result = self.disturbance.disturb(name, args, kwargs, result)
+            return self.decisions.decide(name, args, kwargs, result)
 
         with followed_modules(running), _Calls(call):
             yield
+
+    def untouched(self, function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
+        """Return the function, whose calls do not belong to an evaluation."""
+
+        def call(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
+            self._depth += 1
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self._depth -= 1
+
+        return call
 
     def _call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], module: str) -> Any:
         name = getattr(func, "__name__", "")
@@ -89,7 +120,7 @@ class OwnPrecision:
         if part.key in self.left_out:
             if is_factory:
                 kwargs = {**kwargs, "dtype": torch.float32}
-            elif not _is_in_place(name, kwargs):
+            elif not _is_in_place(name, kwargs) or _is_wide(args[:1]):
                 args, kwargs = tree_map(_widened, (args, kwargs))
         return func(*args, **kwargs)
 
@@ -140,6 +171,11 @@ def _is_in_place(name: str, kwargs: dict[str, Any]) -> bool:
     """Return whether a function writes to a tensor, whose dtype is then fixed."""
     in_place = (name.endswith("_") and not name.endswith("__")) or name.startswith("__i")
     return in_place or name in _WRITES or "out" in kwargs
+
+
+def _is_wide(target: tuple[Any, ...]) -> bool:
+    """Return whether a function writes to a float32 tensor, which may be low-precision in an unchanged run."""
+    return any(isinstance(leaf, torch.Tensor) and leaf.dtype is torch.float32 for leaf in target)
 
 
 def _widened(leaf: Any) -> Any:

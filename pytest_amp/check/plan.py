@@ -14,6 +14,7 @@ from pytest_amp.account import receive
 from pytest_amp.cases import Case, MakeOptimizer
 from pytest_amp.check.collect import Collector
 from pytest_amp.check.entry import Entry
+from pytest_amp.check.evaluation_harm import LINTED, measured_evaluation
 from pytest_amp.check.harm import LIMIT, Harm, measured
 from pytest_amp.check.report import Cost
 from pytest_amp.failure import AmpFailure, is_usage_error
@@ -121,6 +122,22 @@ class Plan:
                 f"up to {LIMIT} allowed",
                 margin=max(ratio - 1, 0.0) / (LIMIT - 1),
             )
+
+    def measure_evaluation(self) -> None:
+        """Measure the harm of the evaluation's own low precision to its metrics."""
+        collector, evaluate = self.collector, self.evaluate
+        if evaluate is None or not any(entry.check == LINTED for entry in collector.entries):
+            return
+
+        def measure() -> bool:
+            entries = measured_evaluation(self.case, self.where, evaluate, collector.entries)
+            is_harmful = entries != collector.entries
+            collector.replace_entries(entries)
+            return is_harmful
+
+        is_harmful = collector.run("harm: evaluate", measure, detail="metrics as they are, and without low precision")
+        if is_harmful:
+            collector.retell("red", detail="the evaluation's own low precision changes its metrics")
 
     def train_with(self, check: Callable[[int], object]) -> None:
         """Run a training with as many steps as its loss needs, up to the last of ``STEPS`` or the budget."""

@@ -299,6 +299,18 @@ def record_evaluation(case: Case, conditions: Conditions, evaluate: Callable[[An
     return EvaluationRecord(recorder.program, low, cast)
 
 
+def run_evaluation(
+    case: Case,
+    conditions: Conditions,
+    evaluate: Callable[[Any], Any],
+    realised: Realised,
+    scope: contextlib.AbstractContextManager[object],
+) -> Any:
+    """Return what ``evaluate`` returns for a model and a batch, run as it is recorded, within ``scope``."""
+    with _quiet(conditions), scope:
+        return evaluate(Evaluation(realised.model, realised.batch, case, conditions.device, conditions.precision))
+
+
 def _recorder(conditions: Conditions) -> Recorder:
     return Recorder(conditions.device.type, Program(conditions.precision.dtype))
 

@@ -1,0 +1,132 @@
+"""Harm of an evaluation's own low precision is measured by its metrics, and chance is no harm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from pytest_amp.cases import Case
+from pytest_amp.check.collect import Collector
+from pytest_amp.check.decisions import Decisions, DivergedError
+from pytest_amp.check.entry import Entry
+from pytest_amp.check.plan import Plan
+from pytest_amp.devices import find_device
+from pytest_amp.lint import Severity
+from pytest_amp.numerics.conditions import Conditions
+from pytest_amp.precision import BF16, FP16, Precision
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+BOTH = pytest.mark.parametrize("precision", [BF16, FP16], ids=["bf16", "fp16"])
+Evaluate = Callable[[Any], Any]
+
+
+def batch() -> dict[str, Tensor]:
+    x = torch.randn(1200, 8)
+    return {"x": x, "y": x[:, :4].argmax(-1)}
+
+
+def loss(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+    return functional.cross_entropy(model(batch["x"]).float(), batch["y"])
+
+
+CASE = Case("evaluated", lambda: nn.Linear(8, 4), batch, loss)
+
+
+def entries_of(evaluate: Evaluate, precision: Precision) -> list[Entry]:
+    collector = Collector([])
+    where = Conditions(find_device("cpu"), precision)
+    plan = Plan(CASE, where, collector, train=None, evaluate=evaluate, optimizer=None)
+    plan.lint()
+    plan.measure_evaluation()
+    return collector.entries
+
+
+def scores_of(evaluation: Any) -> Tensor:
+    evaluation.model.eval()
+    with torch.no_grad(), evaluation.autocast():
+        scores: Tensor = evaluation.model(evaluation.batch["x"])
+    return scores
+
+
+def accuracy(evaluation: Any) -> dict[str, Tensor]:
+    """Return the accuracy in thousandths, whose sum stops growing in low precision."""
+    scores = scores_of(evaluation)
+    hits = scores.argmax(-1) == evaluation.batch["y"]
+    total = torch.zeros((), dtype=scores.dtype)
+    for part in torch.split(hits.to(scores.dtype), 2):
+        total = total + 60 * part.sum()
+    return {"accuracy": total.float() / len(hits) / 60}
+
+
+def overflowing(evaluation: Any) -> dict[str, Tensor]:
+    """Return a mean whose sum is beyond the range of float16."""
+    scores = scores_of(evaluation)
+    total = torch.zeros((), dtype=torch.float16)
+    for _ in range(80):
+        total += torch.full_like(scores, 2000.0, dtype=torch.float16)[0, 0]
+    return {"mean": total.float() / 80}
+
+
+@BOTH
+@pytest.mark.parametrize("evaluate", [accuracy, overflowing])
+def test_metric_that_low_precision_changes_is_an_error(evaluate: Evaluate, precision: Precision) -> None:
+    errors = [entry for entry in entries_of(evaluate, precision) if entry.is_error]
+    assert errors
+    assert errors[0].kind == "low-running-sum"
+    assert "test_evaluation_harm.py:" in errors[0].site
+    assert any("without this low precision" in text for label, text in errors[0].parts if label == "harm")
+
+
+def rounded(evaluation: Any) -> dict[str, Tensor]:
+    """Return metrics that are computed in float32 and rounded at last."""
+    scores = scores_of(evaluation)
+    error = functional.cross_entropy(scores.float(), evaluation.batch["y"])
+    return {"loss": error.to(scores.dtype), "accuracy": (scores.argmax(-1) == evaluation.batch["y"]).float().mean()}
+
+
+def at_a_border(evaluation: Any) -> dict[str, Tensor]:
+    """Return an accuracy of low-precision probabilities, many of which are equal."""
+    scores = scores_of(evaluation) * 0.001 + 1
+    exponentials = scores.exp()
+    probabilities = exponentials / exponentials.sum(-1, keepdim=True)
+    hits = probabilities.argmax(-1) == evaluation.batch["y"]
+    sure = probabilities.amax(-1) > 0.25
+    return {"accuracy": hits.float().mean(), "sure": sure.float().mean()}
+
+
+def cancelling(evaluation: Any) -> dict[str, Tensor]:
+    """Return a mean of both signs, which rounding elsewhere moves as much."""
+    scores = scores_of(evaluation)
+    total = torch.zeros((), dtype=scores.dtype)
+    for part in torch.split(scores - scores.mean(), 60):
+        total = total + part.sum()
+    return {"mean": total.float() / scores.numel()}
+
+
+def compared(evaluation: Any) -> dict[str, Tensor]:
+    """Return what a rounding of the scores costs, which is what the evaluation measures."""
+    with torch.no_grad():
+        scores = evaluation.model(evaluation.batch["x"])
+    return {"cost": (scores.bfloat16().float() - scores).square().mean()}
+
+
+@BOTH
+@pytest.mark.parametrize("evaluate", [rounded, at_a_border, cancelling, compared])
+def test_rounding_and_chance_are_no_harm(evaluate: Evaluate, precision: Precision) -> None:
+    assert [entry for entry in entries_of(evaluate, precision) if entry.severity is Severity.ERROR] == []
+
+
+def test_decisions_of_the_first_run_are_replayed() -> None:
+    decisions = Decisions()
+    near = torch.tensor([1.0, 1.0 + 1e-6])
+    decisions.decide("argmax", (near,), {}, near.argmax())
+    decisions.replays = True
+    decisions.begin()
+    assert decisions.decide("argmax", (-near,), {}, (-near).argmax()).item() == 1
+    with pytest.raises(DivergedError):
+        decisions.decide("argmax", (near,), {}, near.argmax())

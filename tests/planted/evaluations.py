@@ -1,0 +1,40 @@
+"""Planted defects of the harm that ``amp.check`` measures by the metrics of an evaluation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.planted.table import defect, swap
+
+
+@defect(
+    "No metric of an evaluation is harmed, however far it is off",
+    caught_by="tests/check/test_evaluation_harm.py::test_metric_that_low_precision_changes_is_an_error",
+)
+def harm_of_an_evaluation_is_not_measured() -> None:
+    from pytest_amp.check import evaluation_harm
+
+    swap(evaluation_harm.MetricHarm, "exceeds", lambda *_: False)
+
+
+@defect(
+    "The runs of an evaluation take decisions of their own, which rounding turns over",
+    caught_by="tests/check/test_evaluation_harm.py::test_decisions_of_the_first_run_are_replayed",
+)
+def decisions_of_an_evaluation_are_not_replayed() -> None:
+    from pytest_amp.check import decisions
+
+    def taken_again(_self: Any, _name: str, _args: Any, _kwargs: Any, result: Any) -> Any:
+        return result
+
+    swap(decisions.Decisions, "decide", taken_again)
+
+
+@defect(
+    "What chance does to a metric counts as harm",
+    caught_by="tests/check/test_evaluation_harm.py::test_rounding_and_chance_are_no_harm",
+)
+def chance_counts_as_harm() -> None:
+    from pytest_amp.check import evaluation_harm
+
+    swap(evaluation_harm.MetricHarm, "is_beyond", lambda *_: True)
