@@ -11,14 +11,19 @@ _ADDITIONS = frozenset({"add", "sub", "lerp", "addcmul", "addcdiv", "index_add",
 #: Operators that add many terms to the elements that an index names.
 _SCATTERED = frozenset({"index_add", "scatter_add", "scatter_reduce"})
 _LINEAR = frozenset({"add", "sub", "rsub", "mul", "div", "neg"})
+#: Operator by which GradScaler divides gradients by the scale.
+_UNSCALING = frozenset({"_amp_foreach_non_finite_check_and_unscale"})
 #: Minimum number of chained additions of a running sum, and minimum length of a cumulative sum.
 LONG = 16
+#: Minimum number of chained additions of gradients, which no loop needs to round: the second micro-batch.
+GRADIENTS = 2
 
 
 def running_sums(calls: Sequence[Call]) -> Iterator[tuple[Call, str]]:
     """Yield low-precision chains of additions or products, and scattered additions, with their lengths in words.
 
-    The terms of a chain do not depend on the previous result, unlike those of a residual stream or a gated state.
+    The terms of a chain do not depend on the previous result, unlike those of a residual stream or a gated state. A sum
+    of gradients of several backward passes is yielded at any length.
     """
     lengths: dict[Call, int] = {}
     reported: set[tuple[str, int]] = set()
@@ -34,7 +39,12 @@ def running_sums(calls: Sequence[Call]) -> Iterator[tuple[Call, str]]:
             lengths[call] = 1
             continue
         lengths[call] = lengths.get(before, 1) + 1
-        if lengths[call] >= LONG and call.place.key not in reported:
+        if call.place.key in reported:
+            continue
+        if lengths[call] >= GRADIENTS and call.stage == before.stage and _adds_gradients(call, before):
+            reported.add(call.place.key)
+            yield call, "gradients of several backward passes"
+        elif lengths[call] >= LONG:
             reported.add(call.place.key)
             noun = "products" if _is_product(call) else "additions"
             yield call, f"{LONG} {noun} and more"
@@ -65,6 +75,22 @@ def _addition(operand: Operand) -> Call | None:
         makers = (origin(factor).producer for factor in call.operands)
         call = next((maker for maker in makers if maker is not None and maker.operator in _ADDITIONS), None)
     return call if call is not None and call.operator in _ADDITIONS else None
+
+
+def _adds_gradients(call: Call, before: Call) -> bool:
+    """Return whether a term is a gradient of a backward pass, also after unscaling, casts and products with numbers."""
+    todo = [operand.producer for operand in call.operands]
+    checked: set[Call] = {before}
+    while todo:
+        maker = todo.pop()
+        if maker is None or maker in checked or maker.number < before.number:
+            continue
+        if maker.backward:
+            return maker.numel == call.numel
+        checked.add(maker)
+        if maker.operator in TRANSPARENT or maker.operator in _LINEAR or maker.operator in _UNSCALING:
+            todo += [operand.producer for operand in maker.operands]
+    return False
 
 
 def _depends(call: Call, before: Call) -> bool:

@@ -327,3 +327,29 @@ def test_two_scaled_losses_yield_no_finding() -> None:
         update(iteration, loss)
 
     assert of_step(train, "fp16") == ()
+
+
+def in_micro_batches(iteration: Any, dtype: torch.dtype | None) -> None:
+    """Add the gradients of two micro-batches in buffers of a dtype, by default that of autocast."""
+    weights = list(iteration.model.parameters())
+    sums = [torch.zeros_like(weight, dtype=dtype or iteration.precision.dtype) for weight in weights]
+    for _ in range(2):
+        iteration.optimizer.zero_grad()
+        with iteration.autocast():
+            loss = iteration.loss()
+        iteration.scaler.scale(loss / 2).backward()
+        for total, weight in zip(sums, weights, strict=True):
+            total.add_(weight.grad.to(total.dtype))
+    for total, weight in zip(sums, weights, strict=True):
+        weight.grad.copy_(total)
+    iteration.scaler.step(iteration.optimizer)
+    iteration.scaler.update()
+
+
+@BOTH
+def test_low_sum_of_the_gradients_of_two_micro_batches_is_found(dtype: str) -> None:
+    (finding,) = of_step(lambda iteration: in_micro_batches(iteration, None), dtype)
+    assert finding.kind == "low-running-sum"
+    assert finding.site == f"tests/lint/test_state.py:{line_of(in_micro_batches, 10)}"
+    assert "gradients of several backward passes" in finding.message
+    assert of_step(lambda iteration: in_micro_batches(iteration, torch.float32), dtype) == ()

@@ -1,4 +1,4 @@
-"""Planted defects of the harm that ``amp.check`` measures by the metrics of an evaluation."""
+"""Planted defects of the checks of an evaluation and of a training step in ``amp.check``."""
 
 from __future__ import annotations
 
@@ -38,3 +38,13 @@ def chance_counts_as_harm() -> None:
     from pytest_amp.check import evaluation_harm
 
     swap(evaluation_harm.MetricHarm, "is_beyond", lambda *_: True)
+
+
+@defect(
+    "The linter passes over sums of gradients in low precision",
+    caught_by="tests/lint/test_state.py::test_low_sum_of_the_gradients_of_two_micro_batches_is_found[bf16]",
+)
+def sums_of_gradients_are_not_looked_at() -> None:
+    from pytest_amp.lint import running_sums
+
+    swap(running_sums, "_adds_gradients", lambda *_: False)
