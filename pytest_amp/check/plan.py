@@ -157,8 +157,9 @@ class Plan:
                 except TooLittleSeen as failure:
                     receive(failure)
                     now = time.process_time()
-                    if steps == STEPS[-1] or now - began + 2 * (now - last) > BUDGET:
-                        self.collector.entries.append(_cannot_tell(steps, failure))
+                    is_late = now - began + 2 * (now - last) > BUDGET
+                    if steps == STEPS[-1] or is_late:
+                        self.collector.entries.append(_cannot_tell(steps, failure, is_late=is_late))
                         return False
                 else:
                     return True
@@ -197,7 +198,13 @@ def _verdict_of_harm(entries: Sequence[Entry]) -> str:
     return "warning" if any((entry.harm or 0.0) > LIMIT for entry in entries) else "pass"
 
 
-def _cannot_tell(steps: int, failure: TooLittleSeen) -> Entry:
+def _cannot_tell(steps: int, failure: TooLittleSeen, *, is_late: bool) -> Entry:
+    mend = "give a train= or an optimizer= that learns the batch faster, or less dropout"
+    if is_late and steps != STEPS[-1]:
+        mend = (
+            f"more steps would exceed the {BUDGET:.0f} s of processor time that amp.check has for a training: call "
+            f"amp.check_training(case, steps={4 * steps}, ...) in a test of its own, which has no such limit; or {mend}"
+        )
     return Entry(
         kind="training-cannot-tell",
         severity=Severity.WARNING,
@@ -205,5 +212,5 @@ def _cannot_tell(steps: int, failure: TooLittleSeen) -> Entry:
         site="",
         message=f"{steps} steps of training cannot tell mixed precision from float32: the loss needs a drop of "
         f"{failure.needed:.3g}, saw {failure.moved:.3g}",
-        parts=(("mend", "give a train= or an optimizer= that learns the batch faster, or less dropout"),),
+        parts=(("mend", mend),),
     )
