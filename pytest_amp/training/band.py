@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from pytest_amp.account import receive
 from pytest_amp.cases import passes
@@ -17,6 +18,7 @@ COMPANIONS = 4
 _AROUND = 2
 #: Half width of the band, in spreads. See ``Band``.
 WIDTH = 4.0
+_ROUNDINGS = "two roundings of the loss in the low dtype"
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,13 @@ class Band:
     spread: tuple[float, ...]
     half: tuple[float, ...]
     more: str = ""
+    #: Reason for the half width of each step at which the rounding of the loss, and not the spread, decides it.
+    floors: Mapping[int, str] = field(default_factory=dict)
+
+    def width_in_words(self, step: int) -> str:
+        """Return the reason for the half width of a step: the spread of the companions, or the rounding of the loss."""
+        runs = f"{WIDTH:.0f} spreads of float32 runs whose weights are rounded{self.more}"
+        return f"{self.floors[step]}; {runs} are less" if step in self.floors else runs
 
     def leaves(self, losses: list[float]) -> int | None:
         """Return the first step at which ``losses`` leaves the band or is nonfinite; None if there is none."""
@@ -108,7 +117,8 @@ def widened(band: Band, cast: list[list[float]], *, u: float, scale: float = 1.0
     wide = make_band(list(band.losses), centred, u=u, scale=scale)
     pairs = zip((band.spread, band.half), (wide.spread, wide.half), strict=True)
     spread, half = (tuple(map(max, narrow, other)) for narrow, other in pairs)
-    return Band(band.losses, spread, half, more=", or of runs with manual casts")
+    floors = {step: reason for step, reason in band.floors.items() if step in wide.floors}
+    return Band(band.losses, spread, half, more=", or of runs with manual casts", floors=floors)
 
 
 def converged_loss(losses: list[float], *, u: float) -> float:
@@ -121,11 +131,14 @@ def converged_loss(losses: list[float], *, u: float) -> float:
 
 def make_band(losses: list[float], perturbed: list[list[float]], *, u: float, scale: float = 1.0) -> Band:
     """Return the band of ``losses``. ``perturbed``: the companions' losses; ``u``: unit roundoff of the low dtype."""
-    spread, half, converged = [], [], converged_loss(losses, u=u)
+    spread, half, floors, converged = [], [], dict[int, str](), converged_loss(losses, u=u)
     for index, loss in enumerate(losses):
         window = range(max(0, index - _AROUND), min(len(losses), index + _AROUND + 1))
         squares = [(companion[step] - losses[step]) ** 2 for companion in perturbed for step in window]
         spread.append(math.sqrt(sum(squares) / len(squares)))
         least = converged if abs(loss) < converged else 2 * u * abs(loss)
         half.append(scale * max(WIDTH * spread[-1], least))
-    return Band(tuple(losses), tuple(spread), tuple(half))
+        if WIDTH * spread[-1] < least:
+            is_low = abs(loss) < converged
+            floors[index] = "a rounding of the first loss, to which training has converged" if is_low else _ROUNDINGS
+    return Band(tuple(losses), tuple(spread), tuple(half), floors=floors)

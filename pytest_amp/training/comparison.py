@@ -15,7 +15,7 @@ from pytest_amp.precision import dtype_name
 from pytest_amp.record import Observe
 from pytest_amp.scaler.calls import check_calls, check_stale
 from pytest_amp.scaler.regions import check_region
-from pytest_amp.training.band import WIDTH, Band, cast_companions_of, companions_of, converged_loss, make_band, widened
+from pytest_amp.training.band import Band, cast_companions_of, companions_of, converged_loss, make_band, widened
 from pytest_amp.training.constants import Constants, frozen_tensors
 from pytest_amp.training.draws import recorded_draws
 from pytest_amp.training.gradients import Doubtful, check_gradients
@@ -162,8 +162,7 @@ def _check(
         raise (Doubtful if _finite(low_run.losses[left]) else AmpFailure)(
             f"{name}: the loss leaves the band of float32 at step {left} of 0 to {setup.steps - 1}",
             label_before="fp32",
-            before=f"{band.losses[left]:.6g} within {band.half[left]:.3g} "
-            f"({WIDTH:.0f} spreads of float32 runs whose weights are rounded{band.more})",
+            before=f"{band.losses[left]:.6g} within {band.half[left]:.3g} ({band.width_in_words(left)})",
             now=f"{low_run.losses[left]:.6g} in {setup.precision.name}, "
             f"{abs(low_run.losses[left] - band.losses[left]) / band.half[left]:.1f} times as far as allowed",
             likely=_likely(setup, plain, low_run, left),

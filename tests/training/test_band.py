@@ -22,6 +22,14 @@ def test_band_is_at_least_two_roundings_wide() -> None:
     assert make_band(LOSSES, [LOSSES], u=2.0**-8).half == pytest.approx([x * 2.0**-7 for x in LOSSES])
 
 
+def test_band_names_what_decides_its_width() -> None:
+    assert make_band(LOSSES, [LOSSES], u=2.0**-8).width_in_words(1).startswith("two roundings of the loss")
+    wide = make_band(LOSSES, [[x + 0.1 for x in LOSSES]], u=2.0**-20)
+    assert wide.width_in_words(1) == "4 spreads of float32 runs whose weights are rounded"
+    narrow = make_band([4.0, 1e-6, 1e-6], [[4.0, 1e-6, 1e-6]], u=2.0**-8)
+    assert narrow.width_in_words(2).startswith("a rounding of the first loss")
+
+
 @pytest.mark.parametrize("value", [1.0 + 0.11 * WIDTH, float("nan"), float("inf"), -float("inf")])
 def test_first_loss_outside_the_band_is_found(value: float) -> None:
     band = make_band(LOSSES, [[x + 0.1 for x in LOSSES]], u=2.0**-20)
