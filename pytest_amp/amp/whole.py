@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from pytest_amp.amp.compilation import CompileChecks
@@ -41,6 +41,7 @@ class WholeCheck(NumericChecks, LoopChecks, CompileChecks, CostChecks):
         strict: bool = False,
         compile: bool = False,  # noqa: A002  # as torch.compile is called
         expect: Mapping[str, str | Sequence[str]] | None = None,
+        nonfinite_buffers: Collection[str] = (),
     ) -> Report:
         """Check all that can be checked of a model and its loop, cheapest first, and fail once with all of it.
 
@@ -60,6 +61,7 @@ class WholeCheck(NumericChecks, LoopChecks, CompileChecks, CostChecks):
         Errors fail the test. Warnings do so with ``strict``, and are otherwise in the report, and in a note at the end
         of the run. ``expect`` accepts findings by module and kind, ``{"layers.0.norm": "low-norm", "": ["low-loss"]}``,
         and fails the test where one of them no longer occurs; a module may be a pattern, as of file names.
+        ``nonfinite_buffers`` are those in which ``check_scaler`` accepts an inf, as its own argument of this name.
 
         Returns a report that prints as one page. Raises AmpFailure with everything that is wrong, worst first, and
         AmpUsageError for arguments that cannot be.
@@ -72,6 +74,7 @@ class WholeCheck(NumericChecks, LoopChecks, CompileChecks, CostChecks):
         cases.expect_maker(optimizer)
         cases.expect_flag("strict", strict)
         cases.expect_flag("compile", compile)
+        cases.expect_names("nonfinite_buffers", nonfinite_buffers)
         accepted = expect_expected(expect)
         self._calls += 1
         collector = Collector(self._item.stash[OBSERVATIONS])
@@ -83,7 +86,7 @@ class WholeCheck(NumericChecks, LoopChecks, CompileChecks, CostChecks):
         collector.run("gradients", gradients, detail="outputs and gradients compared with float64")
         plan.measure_harm()
         plan.measure_evaluation()
-        self._check_loop(plan, collector)
+        self._check_loop(plan, collector, nonfinite_buffers)
         if compile:
             compiled = self._within("compiled", self.check_compiled, case)
             collector.run("compiled", compiled, detail="torch.compile compared with eager")
@@ -92,7 +95,7 @@ class WholeCheck(NumericChecks, LoopChecks, CompileChecks, CostChecks):
             self._note(report.warnings_line(case.name))
         return report
 
-    def _check_loop(self, plan: Any, collector: Collector) -> None:
+    def _check_loop(self, plan: Any, collector: Collector, nonfinite_buffers: Collection[str]) -> None:
         """Check the training step with a scaler, and a training of as many steps as the loss needs."""
         case, train, optimizer = plan.case, plan.train, plan.optimizer
         if plan.needs_scaler:
@@ -104,6 +107,7 @@ class WholeCheck(NumericChecks, LoopChecks, CompileChecks, CostChecks):
                 train=train,
                 optimizer=optimizer,
                 overflow_activations_at=overflow_activations_at,
+                nonfinite_buffers=nonfinite_buffers,
             )
             collector.run("scaler", scaler, detail="a step with GradScaler, overflow planted in it")
 

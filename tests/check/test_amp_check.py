@@ -130,21 +130,51 @@ def test_model_that_cannot_be_built_is_reported_once(project: Project) -> None:
     result.assert_outcomes(failed=1)
 
 
+def test_nonfinite_buffers_are_accepted_as_the_failure_says(project: Project) -> None:
+    project.write(
+        models=MODELS,
+        test_it="""
+        import models, pytest, torch
+        from torch import nn
+
+        class Largest(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.register_buffer("largest", torch.ones(32))
+            def forward(self, x):
+                if self.training:
+                    self.largest = torch.maximum(self.largest, x.detach().abs().amax(0).float())
+                return x
+
+        def build():
+            return nn.Sequential(nn.Linear(12, 32), Largest(), nn.Linear(32, 3))
+
+        @pytest.mark.parametrize("buffers", [(), ["*.largest"]])
+        def test_it(amp, buffers):
+            amp.check(amp.case(build, models.batch, models.loss), nonfinite_buffers=buffers)
+        """,
+    )
+    result = project.here("--amp-device=cpu", "--amp-dtype=fp16")
+    result.stdout.fnmatch_lines(["*accept    nonfinite_buffers=*1.largest* names them, or a pattern"])
+    result.assert_outcomes(passed=1, failed=1)
+
+
 def test_wrong_arguments_are_refused(project: Project) -> None:
     project.write(
         models=MODELS,
         test_it="""
         import models, pytest
 
-        @pytest.mark.parametrize("keywords", [{"strict": 1}, {"train": 3}, {"expect": ["a"]}, {"optimizer": 3}])
+        @pytest.mark.parametrize("keywords", [{"strict": 1}, {"train": 3}, {"expect": ["a"]}, {"optimizer": 3},
+            {"nonfinite_buffers": "a"}])
         def test_it(amp, keywords):
             case = amp.case(models.build, models.batch, models.loss)
             with pytest.raises(ValueError, match="expected"):
                 amp.check(case, **keywords)
-            amp.record("asked", 1)
+            amp.record(f"asked {next(iter(keywords))}", 1)
         """,
     )
-    project.here("--amp-device=cpu", "--amp-dtype=bf16").assert_outcomes(passed=4)
+    project.here("--amp-device=cpu", "--amp-dtype=bf16").assert_outcomes(passed=5)
 
 
 def test_failure_has_colour_in_a_terminal(project: Project) -> None:

@@ -178,7 +178,7 @@ def test_other_buffers_are_a_failure(precision: Precision, layer: Callable[[], n
         run(case(layer), precision=precision)
     text = str(raised.value)
     assert f"normed: an overflow is left in buffers: {name}" in text
-    assert f"accept    name them, or a pattern: nonfinite_buffers=['{name}']" in text
+    assert f"accept    nonfinite_buffers=['{name}'] names them, or a pattern" in text
     assert not run(case(layer), precision=precision, nonfinite_buffers=["2.*"]).notes
 
 
