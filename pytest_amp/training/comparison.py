@@ -22,8 +22,9 @@ from pytest_amp.training.gradients import Doubtful, check_gradients
 from pytest_amp.training.reasons import first_of, likely_first_loss, likely_overflow, likely_sizes
 from pytest_amp.training.replaced import Replaced
 from pytest_amp.training.rounding import rounded_step
-from pytest_amp.training.state import UpdatedModules, rounded_kept, rounded_parameters, rounded_state
+from pytest_amp.training.state import Rounded, UpdatedModules, rounded_kept, rounded_parameters, rounded_state
 from pytest_amp.training.trajectory import Setup, TrainingIteration, Trajectory, run
+from pytest_amp.training.written import writer_of
 
 __tracebackhide__ = is_usage_error
 
@@ -211,15 +212,29 @@ def _keeps_float32(setup: Setup, run_in: str) -> Callable[[int, TrainingIteratio
         for tensors, what, likely in zip((parameters, state, rounded), _HELD, _LIKELY, strict=True):
             if tensors:
                 more = f" and {len(tensors) - 3} more" if len(tensors) > 3 else ""
+                is_held = what == _HELD[0]
+                line = writer_of(setup, index, tensors[0].name, low=iteration.low) if is_held else None
                 raise AmpFailure(
                     f"{setup.case.name}, step {index} of the run in {run_in}: {what} is not in float32",
                     label_before="rule",
                     before="what is updated, and optimizer state, are in float32: small updates round away in less",
                     now=", ".join(str(tensor) for tensor in tensors[:3]) + more,
-                    likely=likely,
+                    site=line,
+                    likely=likely if line is None else f"{line} {_written(tensors[0])}",
                 )
 
     return inspect
+
+
+def _written(tensor: Rounded) -> str:
+    """Return what a line does to a tensor, and how to mend it."""
+    low = dtype_name(tensor.dtype)
+    if not tensor.hollow:
+        return f"casts {tensor.name} to {low}: keep what is trained in float32"
+    return (
+        f"writes values that were rounded to {low} into {tensor.name} (a checkpoint in {low} that is loaded, or an "
+        f"update that is computed in {low}): save and compute them in float32"
+    )
 
 
 def _expect_region(setup: Setup, iteration: TrainingIteration) -> None:

@@ -98,6 +98,11 @@ def _is_low(tensor: torch.Tensor) -> bool:
     return is_inexact(tensor) and tensor.dtype.to_real().itemsize < torch.float32.itemsize
 
 
+def rounded_tensors(tensors: list[tuple[str, torch.Tensor]]) -> list[Rounded]:
+    """Return the named tensors that are low-precision, or whose values all are representable in a low dtype."""
+    return list(_rounded(tensors))
+
+
 def _rounded(tensors: list[tuple[str, torch.Tensor]]) -> Iterator[Rounded]:
     for name, tensor in tensors:
         if not is_inexact(tensor):

@@ -48,3 +48,13 @@ def sums_of_gradients_are_not_looked_at() -> None:
     from pytest_amp.lint import running_sums
 
     swap(running_sums, "_adds_gradients", lambda *_: False)
+
+
+@defect(
+    "A failure names no line that writes rounded values into the weights",
+    caught_by="tests/training/test_written.py::test_line_that_writes_rounded_weights_is_named",
+)
+def writers_of_weights_are_not_named() -> None:
+    from pytest_amp.training import comparison
+
+    swap(comparison, "writer_of", lambda *_, **__: None)

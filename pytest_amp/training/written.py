@@ -1,0 +1,70 @@
+"""Find the line that writes rounded values into a float32 parameter, or casts the parameter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from pytest_amp.account import receive
+from pytest_amp.cases import passes
+from pytest_amp.failure import AmpFailure
+from pytest_amp.numerics.callers import calling_line
+from pytest_amp.training.state import rounded_tensors
+from pytest_amp.training.trajectory import Setup, TrainingIteration, run
+
+
+def writer_of(setup: Setup, step: int, name: str, *, low: bool) -> str | None:
+    """Return the last line in ``step`` after which the tensor ``name`` of the model has rounded values, as ``a.py:12``.
+
+    The training is run again up to that step. Returns None if no call of torch's Python functions writes them.
+    """
+    lines: dict[str, str | None] = {}
+
+    def train(iteration: TrainingIteration) -> object:
+        if iteration.index != step:
+            return setup.train(iteration)
+        with _Writes(lambda: _tensors(iteration.model).get(name), lines):
+            return setup.train(iteration)
+
+    try:
+        run(replace(setup, train=train, steps=max(step + 1, 2)), low=low)
+    except AmpFailure as failure:
+        receive(failure)
+    except Exception as error:  # whatever the training step raises when it is run again
+        if passes(error):
+            raise
+    return lines.get("last")
+
+
+def _tensors(model: torch.nn.Module) -> Mapping[str, torch.Tensor]:
+    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+
+
+class _Writes(TorchFunctionMode):
+    """Mode that notes the line of each call that changes a tensor, while the tensor has rounded values after it."""
+
+    def __init__(self, tensor: Callable[[], torch.Tensor | None], lines: dict[str, str | None]) -> None:
+        super().__init__()
+        self._tensor, self._lines, self._version = tensor, lines, self._state(tensor())
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        tensor = self._tensor()
+        version = self._state(tensor)
+        if version != self._version:
+            self._version = version
+            is_rounded = tensor is not None and bool(rounded_tensors([("", tensor.detach())]))
+            self._lines["last"] = calling_line() if is_rounded else None
+        return result
+
+    @staticmethod
+    def _state(tensor: torch.Tensor | None) -> tuple[object, ...]:
+        """Return what changes with each write: identity, memory, dtype and a sum of the tensor's values."""
+        if tensor is None:
+            return ()
+        values = tensor.detach()
+        return id(tensor), values.data_ptr(), values.dtype, float(values.abs().double().sum())

@@ -1,0 +1,66 @@
+"""Weights with rounded values: the failure names the line that writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from pytest_amp.cases import mlp
+from pytest_amp.devices import find_device
+from pytest_amp.failure import AmpFailure
+from pytest_amp.precision import BF16
+from pytest_amp.training import Setup, TrainingIteration, check_training
+from tests.observing import unheeded
+from tests.training.test_kept_low import step
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def restored(iteration: TrainingIteration) -> None:
+    step(iteration)
+    if iteration.index == 1:
+        state = {name: value.bfloat16() for name, value in iteration.model.state_dict().items()}
+        iteration.model.load_state_dict(state)
+
+
+class Rounding(torch.optim.SGD):
+    """SGD that updates copies of the weights in bfloat16."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        assert closure is None
+        for weight in self.param_groups[0]["params"]:
+            low = weight.bfloat16()
+            low.sub_(weight.grad.bfloat16(), alpha=0.05)
+            weight.copy_(low)
+
+
+def cast(iteration: TrainingIteration) -> None:
+    step(iteration)
+    iteration.model.bfloat16()
+
+
+def sgd(parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.05)
+
+
+WRONG: dict[str, tuple[Callable[[TrainingIteration], None], Any, Any, int, str]] = {
+    "restored": (restored, sgd, restored, 4, "writes values that were rounded to bfloat16 into"),
+    "update": (step, lambda weights: Rounding(weights, lr=0.05), Rounding.step, 6, "writes values that were rounded"),
+    "cast": (cast, sgd, cast, 2, "casts"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_line_that_writes_rounded_weights_is_named(name: str) -> None:
+    train, optimizer, function, offset, says = WRONG[name]
+    setup = Setup(mlp(), find_device("cpu"), BF16, steps=4, train=train, make_optimizer=optimizer)
+    with pytest.raises(AmpFailure, match="a parameter or buffer is not in float32") as raised:
+        check_training(setup, unheeded)
+    code = getattr(function, "__wrapped__", function).__code__
+    line = f"tests/training/test_written.py:{code.co_firstlineno + offset}"
+    assert raised.value.site == line
+    assert f"likely    {line} {says}" in str(raised.value)
