@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
+
+import torch
 
 from pytest_amp.cases import Case
 from pytest_amp.failure import AmpFailure, is_usage_error
 from pytest_amp.memory.passes import Passes
+from pytest_amp.numerics.callers import Author, author_of, short
 from pytest_amp.numerics.conditions import Conditions
 from pytest_amp.numerics.step import Region
 from pytest_amp.record import Observe
+from pytest_amp.text.amounts import counted
 from pytest_amp.text.table import as_table, in_bytes
 from pytest_amp.torch_private import Cast, counted_casts
 
@@ -80,24 +87,25 @@ def check_casts(case: Case, conditions: Conditions, observe: Observe, *, most: i
     if most is not None and with_cache.count > most:
         worst, times = _largest(with_cache)
         raise AmpFailure(
-            f"{case.name} makes {with_cache.count} casts in one step under {conditions}",
+            f"{case.name} makes {counted(with_cache.count, 'cast')} in one step under {conditions}",
             label_before="allowed",
-            before=f"{most} casts",
+            before=counted(most, "cast"),
             now=conditions.now(
-                f"{with_cache.count} casts, {with_cache.bytes} bytes; most of them {times} times {worst}"
+                f"{counted(with_cache.count, 'cast')}, {with_cache.bytes} bytes; most of them "
+                f"{counted(times, 'time')} {worst}"
             ),
             likely="tensors are cast back and forth: a .float() in the forward pass, a region that is left early",
         )
     return with_cache
 
 
-def _largest(counted: Census) -> tuple[Cast, int]:
+def _largest(census_of_step: Census) -> tuple[Cast, int]:
     """Return the kind of cast that moves the most bytes, and its count."""
-    kinds = Counter((*counted.forward, *counted.backward))
+    kinds = Counter((*census_of_step.forward, *census_of_step.backward))
     return max(kinds.items(), key=lambda row: row[0].bytes * row[1])
 
 
-def _check_manual_casts(case: Case, conditions: Conditions, counted: Census, *, cache: bool) -> None:
+def _check_manual_casts(case: Case, conditions: Conditions, autocast: Census, *, cache: bool) -> None:
     """Check that autocast makes the same casts as the manual-cast reference, and each the same number of times."""
     passes = Passes(case, conditions)
     region = passes.manual_region(cache=cache)
@@ -105,17 +113,49 @@ def _check_manual_casts(case: Case, conditions: Conditions, counted: Census, *, 
         return
     expected = census(passes, region)
     for name in ("forward", "backward"):
-        actual, expected_casts = Counter(getattr(counted, name)), Counter(getattr(expected, name))
+        actual, expected_casts = Counter(getattr(autocast, name)), Counter(getattr(expected, name))
         differs = sorted(
             (actual - expected_casts) + (expected_casts - actual), key=lambda cast: (-cast.bytes, str(cast))
         )
         if differs:
-            first = differs[0]
+            first, cleared = differs[0], _clearing_line(case, conditions) if cache else None
             raise AmpFailure(
                 f"{case.name} makes other casts than autocast's rules require in the {name} pass under {conditions}, "
                 f"{'with' if cache else 'without'} the weight cache",
                 label_before="manual",
-                before=f"{sum(expected_casts.values())} casts; {expected_casts[first]} times {first}",
-                now=conditions.now(f"{sum(actual.values())} casts; {actual[first]} times"),
-                likely="a weight's cast is not kept, or an operator casts more than its rule says",
+                before=f"{counted(sum(expected_casts.values()), 'cast')}; "
+                f"{counted(expected_casts[first], 'time')} {first}",
+                now=conditions.now(f"{counted(sum(actual.values()), 'cast')}; {counted(actual[first], 'time')}"),
+                site=cleared,
+                likely="a weight's cast is not kept, or an operator casts more than its rule says"
+                if cleared is None
+                else f"torch.clear_autocast_cache() at {cleared} drops the casts of the weights, which are made again: "
+                "a cost, and no other gradients; the end of the outermost region clears the cache by itself",
             )
+
+
+def _clearing_line(case: Case, conditions: Conditions) -> str | None:
+    """Return the first line of the model or its loss that clears autocast's cache in the forward pass, if any."""
+    passes = Passes(case, conditions)
+    with _noted_clearing() as lines:
+        passes.forward(passes.amp(cache=True))
+    return lines[0] if lines else None
+
+
+@contextlib.contextmanager
+def _noted_clearing() -> Iterator[list[str]]:
+    """Collect the lines outside of torch and of this package that call ``torch.clear_autocast_cache``."""
+    lines: list[str] = []
+    clear = torch.clear_autocast_cache
+
+    def noted() -> None:
+        caller = sys._getframe(1)  # noqa: SLF001  # inspect.currentframe is the same
+        if author_of(caller.f_code.co_filename) in (Author.USER, Author.LIBRARY):
+            lines.append(f"{short(caller.f_code.co_filename)}:{caller.f_lineno}")
+        clear()
+
+    torch.clear_autocast_cache = noted
+    try:
+        yield lines
+    finally:
+        torch.clear_autocast_cache = clear

@@ -99,7 +99,11 @@ def test_cleared_weight_cache_is_named() -> None:
 
     with pytest.raises(AmpFailure, match="other casts than autocast's rules require") as failure:
         check_casts(case(Again, 4, 16), conditions(), unheeded)
-    assert "layer.weight" in str(failure.value)
+    text, line = str(failure.value), f"tests/memory/test_checks.py:{Again.forward.__code__.co_firstlineno + 2}"
+    assert "layer.weight" in text
+    assert failure.value.site == line
+    assert f"likely    torch.clear_autocast_cache() at {line} drops the casts of the weights" in text
+    assert "; 1 time layer.weight" in text
 
 
 class Estimated(nn.Module):

@@ -58,3 +58,13 @@ def writers_of_weights_are_not_named() -> None:
     from pytest_amp.training import comparison
 
     swap(comparison, "writer_of", lambda *_, **__: None)
+
+
+@defect(
+    "A failure of repeated casts names no line that clears the cache",
+    caught_by="tests/memory/test_checks.py::test_cleared_weight_cache_is_named",
+)
+def clearing_of_the_cache_is_not_named() -> None:
+    from pytest_amp.memory import casts
+
+    swap(casts, "_clearing_line", lambda *_: None)
