@@ -28,7 +28,7 @@ def test_speedup_below_its_calibrated_floor_is_red(speedy: Project) -> None:
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
         [
-            "amp: torch *, floors 1 floors (command line)",
+            "amp: torch *, floors 1 floor (command line)",
             "  floor     1.7 times, with a margin of 3.0%",
             "  rerun     pytest * --amp-floors=floors.json",
         ]

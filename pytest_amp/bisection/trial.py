@@ -18,6 +18,7 @@ import pytest_amp
 from pytest_amp.bisection.environment import Installer, InstallFailed
 from pytest_amp.bisection.search import Standing, Trial
 from pytest_amp.record import Record, RecordError, Verdict, difference, read_record
+from pytest_amp.text.amounts import counted
 
 #: Exit statuses of pytest after which the record is complete: all passed, some failed, nothing was selected.
 ANSWERED = (0, 1, 5)
@@ -67,7 +68,7 @@ class Trials:
         except (InstallFailed, RecordError) as error:
             return Trial(release, Standing.BROKEN, (str(error),))
         if release == self.question.old:
-            return Trial(release, Standing.SAME, (f"{len(record.observations)} facts",))
+            return Trial(release, Standing.SAME, (counted(len(record.observations), "fact"),))
         old = self._old()
         facts = _differences(old, record, self.question.verdicts)
         shown = facts[:MOST] + ([f"and {len(facts) - MOST} more"] if len(facts) > MOST else [])

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from pytest_amp.check.entry import Entry
 from pytest_amp.failure import AmpFailure
+from pytest_amp.text import amounts
 from pytest_amp.text.quoted import printable
 
 #: Entries that are shown with all parts; the rest get a line each, so that a failure fits a screen.
@@ -38,4 +39,4 @@ def counted(entries: Sequence[Entry]) -> str:
     """Return the number of errors and warnings, in words."""
     errors = sum(entry.is_error for entry in entries)
     parts = [(errors, "error"), (len(entries) - errors, "warning")]
-    return " and ".join(f"{count} {name}{'s' if count > 1 else ''}" for count, name in parts if count) or "no finding"
+    return " and ".join(amounts.counted(count, name) for count, name in parts if count) or "no finding"

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from pytest_amp.check.entry import Entry, order
 from pytest_amp.check.failure import counted
+from pytest_amp.text.amounts import counted as counted_of
 from pytest_amp.text.table import as_table, in_bytes
 
 #: Maximum number of modules whose dtypes are listed one by one.
@@ -45,7 +46,7 @@ class Cost:
         """Return the cost in one line."""
         saved = "" if self.saved_bytes is None else f", {in_bytes(self.saved_bytes)} kept for backward"
         ratio = "" if self.saved_ratio is None else f" ({self.saved_ratio:.2f} of float32)"
-        return f"{self.casts} casts, {in_bytes(self.cast_bytes)} moved by them{saved}{ratio}"
+        return f"{counted_of(self.casts, 'cast')}, {in_bytes(self.cast_bytes)} moved by them{saved}{ratio}"
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from pytest_amp.cli.common import Commands, is_a_wheel, whole, write
 from pytest_amp.record import RecordError, alone, content
+from pytest_amp.text.amounts import counted
 
 if TYPE_CHECKING:
     from pytest_amp.floors import Row
@@ -84,7 +85,7 @@ def _calibrate(options: argparse.Namespace) -> int:
             with alone(path):
                 floors.write(path, floors.merged(_there(path), offered, options.reason))
             write(calibration.as_text(offered))
-            write(f"{len(offered)} floors merged into {path}\n")
+            write(f"{counted(len(offered), 'floor')} merged into {path}\n")
             return WRITTEN
         runs = [_from(file) for file in options.from_] or [partial(_session, options)] * options.sessions
         for number, run in enumerate(runs, start=1):
@@ -103,7 +104,7 @@ def _calibrate(options: argparse.Namespace) -> int:
         sys.stderr.write(f"pytest-amp: {error}\n")
         return NOT_WRITTEN
     write(calibration.as_text(new))
-    write(f"{len(new)} floors written to {path}\n")
+    write(f"{counted(len(new), 'floor')} written to {path}\n")
     if options.to is not None:
         cards = ", ".join(dict.fromkeys(row.gpu for row in new))
         write(

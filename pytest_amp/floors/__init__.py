@@ -14,6 +14,7 @@ from importlib import resources
 from pathlib import Path
 
 from pytest_amp.record import RecordError, content, write_whole
+from pytest_amp.text.amounts import counted
 
 SCHEMA = 1
 #: Card (as its driver calls it), kind of float32, dtype, work, and the timed quantity.
@@ -112,8 +113,8 @@ def merged(old: Sequence[Row], new: Sequence[Row], reason: str | None) -> tuple[
     if lowered and not (reason and reason.strip()):
         first = lowered[0]
         raise FloorsError(
-            f"{len(lowered)} floors would fall, such as {' '.join(first.key)} from {before[first.key].floor:g} to "
-            f"{first.floor:g}; expected a reason (--reason), which is kept in the file"
+            f"{counted(len(lowered), 'floor')} would fall, such as {' '.join(first.key)} from "
+            f"{before[first.key].floor:g} to {first.floor:g}; expected a reason (--reason), which is kept in the file"
         )
     fallen = {row.key for row in lowered}
     updated = [Row(**{**asdict(row), "reason": reason}) if row.key in fallen else row for row in new]

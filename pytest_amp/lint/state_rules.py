@@ -12,6 +12,7 @@ from pytest_amp.lint.program import PRODUCTS, TRANSPARENT, Call, Operand, Progra
 from pytest_amp.lint.runs import LowTensor
 from pytest_amp.lint.suspect import Suspect
 from pytest_amp.precision import dtype_name
+from pytest_amp.text.amounts import counted
 
 #: Operators that update a tensor.
 _UPDATES = frozenset({"add", "sub", "lerp", "mul", "addcmul", "addcdiv", "copy", "div"})
@@ -25,7 +26,7 @@ def low_parameters(tensors: Sequence[LowTensor]) -> Iterator[Suspect]:
     if not tensors:
         return
     first = tensors[0]
-    more = f" and {len(tensors) - 1} more parameters are" if len(tensors) > 1 else " is"
+    more = f" and {counted(len(tensors) - 1, 'more parameter')} are" if len(tensors) > 1 else " is"
     dtype = dtype_name(first.dtype)
     method = "half()" if first.dtype is torch.float16 else "bfloat16()"
     yield Suspect(

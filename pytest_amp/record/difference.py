@@ -172,7 +172,7 @@ def _revised(revised: Mapping[str, tuple[str, str]], incomparable: Iterable[Obse
         counted = ", ".join(f"{name} {count} ({' -> '.join(revised[name])})" for name, count in sorted(counts.items()))
         yield (
             "the tests of these families changed between the records, so that "
-            f"{sum(counts.values())} observations that changed cannot be attributed to torch: {counted}; "
+            f"changed observations ({sum(counts.values())}) cannot be attributed to torch: {counted}; "
             "record the earlier torch with the later tests"
         )
 

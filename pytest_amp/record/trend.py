@@ -45,7 +45,7 @@ class Trend:
 def trend(records: Sequence[Record]) -> Trend:
     """Return the trend of at least two records. Raises ValueError for fewer."""
     if len(records) < 2:
-        raise ValueError(f"{len(records)} records are not a history; expected two or more")
+        raise ValueError(f"no history of records ({len(records)}); expected two or more")
     steps = tuple(difference(old, new) for old, new in itertools.pairwise(records))
     whole = difference(records[0], records[-1])
     known = [_known(record) for record in records]

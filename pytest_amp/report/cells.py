@@ -25,6 +25,11 @@ TITLES = {
 }
 
 
+def titled(count: int, verdict: Verdict) -> str:
+    """Return a number of differing observations: ``1 test that fails now``, ``2 worse``."""
+    return "1 test that fails now" if count == 1 and verdict is Verdict.FAILED else f"{count} {TITLES[verdict]}"
+
+
 #: Legend of a value of the family fingerprint (docs/reference/fingerprint.md), which is not self-explanatory.
 FINGERPRINT = (
     "a fingerprint is the result of float32 and of low-precision inputs, without autocast | with it: "

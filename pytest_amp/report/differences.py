@@ -25,6 +25,7 @@ from pytest_amp.report.commands import of_difference
 from pytest_amp.report.inline import code, plain
 from pytest_amp.report.newer import newer_than_known
 from pytest_amp.report.reasons import reasons
+from pytest_amp.text.amounts import counted
 from pytest_amp.text.quoted import printable
 
 
@@ -99,7 +100,7 @@ def counts(difference: Difference) -> str:
     """Return the number of equal observations, and of each verdict."""
     parts = [f"{difference.same} same"]
     parts += [f"{len(difference.of(verdict))} {verdict.value}" for verdict in ORDER if difference.of(verdict)]
-    parts += [f"{difference.failed_in_both} tests failed in both"] * bool(difference.failed_in_both)
+    parts += [f"{counted(difference.failed_in_both, 'test')} failed in both"] * bool(difference.failed_in_both)
     parts += [f"{difference.unjudged} only recorded"] * bool(difference.unjudged)
     parts += [f"{difference.not_run} not run in the new one"] * bool(difference.not_run)
     parts += [f"{difference.not_run_before} not run in the old one"] * bool(difference.not_run_before)

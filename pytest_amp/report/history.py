@@ -19,7 +19,7 @@ from pytest_amp.record import (
     Verdict,
     finite,
 )
-from pytest_amp.report.cells import TITLES, and_more, short, valued
+from pytest_amp.report.cells import TITLES, and_more, short, titled, valued
 from pytest_amp.report.differences import why
 from pytest_amp.report.inline import code, linked, plain
 
@@ -150,7 +150,7 @@ def _counted(steps: Mapping[str, Difference]) -> str:
     parts = [f"{sum(step.same for step in steps.values())} same"]
     for verdict in ORDER:
         count = sum(len(step.of(verdict)) for step in steps.values())
-        parts += [f"{count} {TITLES[verdict]}"] * bool(count)
+        parts += [titled(count, verdict)] * bool(count)
     incomparable = sum(len(step.incomparable) for step in steps.values())
     parts += [f"{incomparable} of changed tests"] * bool(incomparable)
     not_run = sum(step.not_run for step in steps.values())
@@ -202,7 +202,7 @@ def _grades(observations: Sequence[Observation]) -> Iterator[str]:
             continue
         factors = sorted(factor for observation in group if (factor := _factor(observation)) is not None)
         ends = dict.fromkeys(map(_rounded, (*factors[:1], *factors[-1:])))
-        yield f"{len(group)} {TITLES[verdict]}" + (f", {' to '.join(ends)} times" if ends else "")
+        yield titled(len(group), verdict) + (f", {' to '.join(ends)} times" if ends else "")
 
 
 def _rounded(factor: float) -> str:
@@ -263,7 +263,7 @@ def _remaining(part: _Part) -> Iterator[Row]:
             step = part.moved.get(index, {}).values()
             group = [observation for observation in step if observation.family == family and _is_other(observation)]
             counts = {verdict: sum(one.verdict is verdict for one in group) for verdict in _OTHER}
-            text = ", ".join(f"{count} {TITLES[verdict]}" for verdict, count in counts.items() if count)
+            text = ", ".join(titled(count, verdict) for verdict, count in counts.items() if count)
             return Cell(text, moved=any(map(_is_different, group)))
 
         yield part.row("other changes", family, keys, part.cells(counted))

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from pytest_amp.record import Observation, Record, Value
+from pytest_amp.text.amounts import counted
 from pytest_amp.text.quoted import printable
 
 
@@ -14,7 +15,7 @@ def as_text(record: Record) -> str:
     """Format the provenance, the executed and failed tests, and the number of observations."""
     whole = "" if record.complete else "  (of a run that failed or was incomplete)"
     lines = [f"{name}: {_text(value)}" for name, value in record.provenance.items()]
-    lines += ["", f"{len(record.observations)} observations{whole}"]
+    lines += ["", f"{counted(len(record.observations), 'observation')}{whole}"]
     counts = Counter((observation.family, observation.kind.value) for observation in record.observations)
     lines += [f"  {family}  {count} {kind}" for (family, kind), count in sorted(counts.items())]
     lines += ["", "ran"]

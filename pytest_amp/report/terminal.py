@@ -14,6 +14,7 @@ from pytest_amp.report.differences import of_one_seed, of_other_revision
 from pytest_amp.report.known import known_faults
 from pytest_amp.report.reasons import reasons_of
 from pytest_amp.run.result import Run, most_common
+from pytest_amp.text.amounts import counted
 from pytest_amp.text.quoted import printable
 
 if TYPE_CHECKING:
@@ -35,8 +36,8 @@ def header(options: AmpConfig, torch: str) -> list[str]:
         "amp_allow_missing": ",".join(sorted(options.allow_missing)) or None,
         "amp_strict": options.strict,
         "amp_accept": options.accept,
-        "amp_known": f"{len(options.known)} faults" if options.known else None,
-        "amp_floors": f"{len(options.floors)} floors" if options.floors else None,
+        "amp_known": counted(len(options.known), "fault") if options.known else None,
+        "amp_floors": counted(len(options.floors), "floor") if options.floors else None,
         "amp_tier": options.tier,
         "amp_tolerance_scale": options.tolerance_scale,
         "amp_seed": options.seed,

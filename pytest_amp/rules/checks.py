@@ -22,6 +22,7 @@ from pytest_amp.rules.samples import Sample, further_samples, samples
 from pytest_amp.rules.spec import Rule, expected
 from pytest_amp.rules.unusual import unusual
 from pytest_amp.rules.variations import Variation, Vary, each_variation
+from pytest_amp.text.amounts import counted
 
 #: The checks, by the variations of the arguments that each one makes.
 CHECKS: Mapping[str, tuple[Vary, ...]] = MappingProxyType(
@@ -187,7 +188,7 @@ def _listed(dtypes: Collection[str] | None) -> str:
 
 def _shown(outcome: CallOutcome) -> str:
     casts = f"casts {'; '.join(outcome.casts())}, " if outcome.casts() else ""
-    return f"{casts}runs {len(outcome.calls)} calls and gives {', '.join(outcome.result)}"
+    return f"{casts}runs {counted(len(outcome.calls), 'call')} and gives {', '.join(outcome.result)}"
 
 
 def _pairs(one: Invocation, other: Invocation) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:

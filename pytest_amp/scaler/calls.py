@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pytest_amp.failure import AmpFailure, is_usage_error
 from pytest_amp.numerics.callers import definition_of
 from pytest_amp.scaler.iteration import Iteration, Train, standard_step
+from pytest_amp.text.amounts import counted
 
 __tracebackhide__ = is_usage_error
 
@@ -59,7 +60,7 @@ def check_calls(case: str, train: Train, iteration: Iteration) -> None:
         likely = "without scaler.update() the scale never changes, and each overflow is met again"
         if updates:
             likely = "scaler.update() belongs once behind the steps of all optimizers"
-        what = f"{where}: the training step calls scaler.update {updates} times"
+        what = f"{where}: the training step calls scaler.update {counted(updates, 'time')}"
         raise _wrong_calls(what, train, iteration, lines.get("update") or lines.get("step", []), likely)
     if called[-1] != "update":
         method = "step" if "step" in called[len(called) - called[::-1].index("update") :] else "unscale_"

@@ -18,6 +18,7 @@ from torch import nn
 from pytest_amp.devices import Device
 from pytest_amp.precision import FP16, Precision
 from pytest_amp.scaler.reference import Gradients, ReferenceScaler, Refused, Stage, UpdateRule, float16, float32
+from pytest_amp.text.amounts import counted
 from pytest_amp.torch_private import found_infs, optimizer_stage, scales_its_own_step
 
 _INPUTS = (1.0, -2.0, 3.0, 5.0)
@@ -315,4 +316,4 @@ class SideBySide:
 
     def _tell(self, real: str, model: str) -> str:
         calls = "; ".join(self.log)
-        return f"after {len(self.log)} calls GradScaler has {real}; the model has {model}; calls: {calls}"
+        return f"after {counted(len(self.log), 'call')} GradScaler has {real}; the model has {model}; calls: {calls}"

@@ -62,7 +62,7 @@ def record(revision: str | None, rule: str, error: float) -> Record:
 
 OLD, NEW = record("a" * 8, "fp32", 0.01), record("b" * 8, "none", 0.03)
 LINE = (
-    "the tests of these families changed between the records, so that 1 observations that changed cannot be "
+    "the tests of these families changed between the records, so that changed observations (1) cannot be "
     "attributed to torch: rules 1 (aaaaaaaa -> bbbbbbbb); record the earlier torch with the later tests"
 )
 

@@ -90,7 +90,7 @@ def test_rows_are_grouped_by_back_end() -> None:
             both,
             (
                 Cell("8 facts"),
-                Cell("0 same, 1 tests that fail now, 4 worse, 4 changed", moved=True),
+                Cell("0 same, 1 test that fails now, 4 worse, 4 changed", moved=True),
                 Cell("8 same"),
             ),
         ),

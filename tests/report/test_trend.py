@@ -48,7 +48,7 @@ def test_trend_has_changes_of_each_step_and_of_the_whole() -> None:
 
 
 def test_trend_of_one_record_is_refused() -> None:
-    with pytest.raises(ValueError, match="1 records are not a history"):
+    with pytest.raises(ValueError, match=r"no history of records \(1\)"):
         trend(HISTORY[:1])
 
 

@@ -87,7 +87,7 @@ def test_calibrate_command_lowers_floors_only_with_a_reason(tmp_path: Path, caps
     assert [row.floor for row in floors.read(path)] == [1.9]
     assert "decoder  device  bf16   tf32   2.000   0.00%   1.900" in capsys.readouterr().out
     assert calibrate(tmp_path, 1.8) == 1
-    assert "1 floors would fall" in capsys.readouterr().err
+    assert "1 floor would fall" in capsys.readouterr().err
     assert [row.floor for row in floors.read(path)] == [1.9]
     assert calibrate(tmp_path, 1.8, "--reason", "driver 581 is slower") == 0
     (row,) = floors.read(path)
@@ -103,11 +103,11 @@ def test_file_of_another_owner_is_merged(tmp_path: Path, capsys: pytest.CaptureF
     other = floors.Row("NVIDIA L4", "tf32", "bf16", "decoder", "device", 1.5, 1.6, 0.0, 5, "2", "1", "9", "5", "today")
     floors.write(merged, [other])
     assert cli.main(["calibrate", "--from", str(path), "--to", str(merged)]) == 0
-    assert capsys.readouterr().out.endswith(f"1 floors merged into {merged}\n")
+    assert capsys.readouterr().out.endswith(f"1 floor merged into {merged}\n")
     assert {row.gpu: row.floor for row in floors.read(merged)} == {"NVIDIA L4": 1.5, "NVIDIA H100 80GB HBM3": 1.9}
     assert calibrate(tmp_path, 1.8, "--reason", "another driver") == 0
     assert cli.main(["calibrate", "--from", str(path), "--to", str(merged)]) == 1
-    assert "1 floors would fall" in capsys.readouterr().err
+    assert "1 floor would fall" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ def test_invalid_file_is_refused(text: str, reason: str) -> None:
 def test_floor_falls_only_with_a_reason() -> None:
     higher, lower = replace(ROW, floor=1.95, median=2.1), replace(ROW, floor=1.8)
     assert merged([ROW], [higher], None) == (higher,)
-    with pytest.raises(FloorsError, match=r"1 floors would fall, such as NVIDIA H100 .* from 1.9 to 1.8; .*--reason"):
+    with pytest.raises(FloorsError, match=r"1 floor would fall, such as NVIDIA H100 .* from 1.9 to 1.8; .*--reason"):
         merged([ROW], [lower], " ")
     assert merged([ROW], [lower], "a new driver") == (replace(lower, reason="a new driver"),)
     retained = replace(higher, dtype="fp16")

@@ -36,6 +36,7 @@ from pytest_amp.report.inline import ISSUE, address
 from pytest_amp.report.known import known_faults
 from pytest_amp.report.reasons import reasons_of
 from pytest_amp.run.result import Run
+from pytest_amp.text.amounts import counted
 from pytest_amp.text.quoted import printable
 
 
@@ -120,7 +121,7 @@ def of_trend(trend: Trend) -> str:
     history = Section(f"what moved, in each record ({len(moved)})", "", ("key", "", *names), moved, opened=False)
     return _render(
         Page(
-            title=f"{names[0]} → {names[-1]}, {len(names)} records",
+            title=f"{names[0]} → {names[-1]}, {counted(len(names), 'record')}",
             red=bool(whole.gaps) or any(groups[verdict] for verdict in FAILING),
             facts=[differences.counts(whole), *legend(whole.observations)],
             alarms=differences.notes(whole),
@@ -155,7 +156,7 @@ def of_history(history: History) -> str:
     }
     return _render(
         Page(
-            title=f"torch {history.releases[0]} → {history.releases[-1]}, {len(history.releases)} releases",
+            title=f"torch {history.releases[0]} → {history.releases[-1]}, {counted(len(history.releases), 'release')}",
             red=None,
             facts=[histories.LEGEND_OF_TEXT],
             alarms=[],
@@ -190,7 +191,7 @@ def of_run(run: Run) -> str:
         Page(
             title=f"pytest-amp: {'red' if run.is_red else 'green'} on torch {record.provenance.get('torch')}",
             red=run.is_red,
-            facts=[f"{len(record.observations)} observations", *compared, *legend(record.observations)],
+            facts=[counted(len(record.observations), "observation"), *compared, *legend(record.observations)],
             causes=_cards(causes(run)),
             alarms=[
                 *(line for line in [remark(run.torch)] if line is not None),

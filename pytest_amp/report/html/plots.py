@@ -7,8 +7,9 @@ from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 
 from pytest_amp.record import ORDER, Better, Failure, Kind, Observation, Value, Verdict, families
-from pytest_amp.report.cells import TITLES, short
+from pytest_amp.report.cells import TITLES, short, titled
 from pytest_amp.report.html.svg import Scale, box, dot, drawing, group, line, shortened, text
+from pytest_amp.text.amounts import counted
 
 WIDTH = 860.0
 #: Left and right edge of a plot in pixels, between the names of its rows and their values.
@@ -60,7 +61,7 @@ def changes(differing: Iterable[Observation]) -> Plot | None:
             parts = [box(left, y, width, 19, f"v-{verdict.value}")]
             if width > 24:  # pixels: a narrower part has no space for its count
                 parts.append(text(left + width / 2, y + 14, str(count), anchor="middle", kind="inside"))
-            shapes.append(group(f"{family}: {count} {TITLES[verdict]}", *parts))
+            shapes.append(group(f"{family}: {titled(count, verdict)}", *parts))
             start += count
         shapes.append(text(x(start) + 6, y + 14, str(start), kind="small"))
     shapes += _legend(
@@ -210,7 +211,7 @@ def _scale_plot(  # noqa: PLR0913, PLR0917  # the position and size of the plot
     )
     marks = [text(left - 5, y(end) + 4, _scale_label(end), anchor="end", kind="small") for end in sorted({low, high})]
     axis = line(left, top + height - 14, left + width, top + height - 14, "axis")
-    steps = text(left + width, top + height, f"{len(values)} iterations", anchor="end", kind="small")
+    steps = text(left + width, top + height, f"{counted(len(values), 'iteration')}", anchor="end", kind="small")
     title = text(left, top - 6, shortened(f"{'-'.join(observation.target)} {observation.name}", 34), kind="small")
     return group(
         f"{observation.key}: {short(observation.value)}",
