@@ -14,7 +14,7 @@ from pytest_amp.account import receive
 from pytest_amp.cases import Case, named_tensors, passes
 from pytest_amp.check.decisions import Decisions, Disturbance, DivergedError
 from pytest_amp.check.entry import Entry
-from pytest_amp.check.harm import DRAWS, LOSS_LIMIT
+from pytest_amp.check.harm import LOSS_LIMIT
 from pytest_amp.check.own import Key, OwnPrecision, Part
 from pytest_amp.failure import AmpFailure, is_usage_error
 from pytest_amp.lint import Severity
@@ -22,6 +22,7 @@ from pytest_amp.lint.runs import run_evaluation
 from pytest_amp.lint.suspect import ARITHMETIC
 from pytest_amp.numerics.conditions import Conditions
 from pytest_amp.numerics.errors import distance, norm
+from pytest_amp.numerics.redraw import redrawn
 
 __tracebackhide__ = is_usage_error
 
@@ -161,7 +162,11 @@ def measured_evaluation(
     concerned = [entry for entry in entries if entry.check == LINTED and entry.kind in _MEASURED]
     if not concerned:
         return list(entries)
-    draws = [EvaluationHarm(case, replace(where, seed=where.seed + draw), evaluate) for draw in range(DRAWS)]
+
+    def draw(seed: int) -> EvaluationHarm:
+        return EvaluationHarm(case, replace(where, seed=seed), evaluate)
+
+    draws = [draw(where.seed), *redrawn(draw, where.seed)]
     whole = _in_each(draws, None)
     if not whole:
         return list(entries)

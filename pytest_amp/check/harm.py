@@ -19,6 +19,7 @@ from pytest_amp.numerics.errors import distance, is_inexact, norm
 from pytest_amp.numerics.loss_scale import at_largest_scale
 from pytest_amp.numerics.prediction import exact_step
 from pytest_amp.numerics.realised import realise
+from pytest_amp.numerics.redraw import redrawn
 from pytest_amp.numerics.step import Step, run_step
 
 __tracebackhide__ = is_usage_error
@@ -31,7 +32,7 @@ __tracebackhide__ = is_usage_error
 LIMIT = 1.3
 #: Ratio from which the error of the loss is harmful. The loss is one value, whose error may be small by chance: the
 #: ratio must be reached in each draw, and the error be a quarter of a unit roundoff or more.
-LOSS_LIMIT, LOSS_LEAST, DRAWS = 4.0, 0.25, 3
+LOSS_LIMIT, LOSS_LEAST = 4.0, 0.25
 #: Maximum number of functions that are measured one by one.
 MOST = 12
 #: Smallest loss scale that is tried.
@@ -180,10 +181,9 @@ def measured(harm: Harm, entries: Sequence[Entry]) -> tuple[list[Entry], float]:
 def _confirmed(case: Case, where: Conditions, harm: Harm, suspects: dict[Key, Part], u: float) -> float:
     """Return the ratio of the whole step, the smallest over several draws: of gradients and outputs, or of the loss."""
     whole = max(ratio_of(harm.errors(), harm.errors(suspects), u), _loss_harm(harm, suspects, u))
-    for seed in range(where.seed + 1, where.seed + DRAWS):
+    for again in redrawn(lambda seed: Harm(case, where, seed), where.seed):
         if whole <= LIMIT:
             break
-        again = Harm(case, where, seed)
         ratio = max(ratio_of(again.errors(), again.errors(suspects), u), _loss_harm(again, suspects, u))
         whole = min(whole, ratio)
     return whole

@@ -11,6 +11,7 @@ import torch
 from pytest_amp.account import receive
 from pytest_amp.failure import AmpFailure, is_usage_error
 from pytest_amp.numerics.draws import Draws
+from pytest_amp.numerics.redraw import redrawn
 from pytest_amp.precision import dtype_name
 from pytest_amp.record import Observe
 from pytest_amp.scaler.calls import check_calls, check_stale
@@ -68,12 +69,11 @@ def check_training(
     try:
         return _drawn(setup, observed.observe, tolerance_scale=tolerance_scale, note=note)
     except Doubtful as first:
-        again = _Observed()
-        result = _drawn_again(setup, again.observe, tolerance_scale=tolerance_scale)
-        if result is None:
+        again = _drawn_again(setup, tolerance_scale=tolerance_scale)
+        if again is None:
             raise
         receive(first)
-        observed = again
+        result, observed = again
         if note is not None:
             note(f"{first.what}, with seed {setup.seed} and not with the next two, by which it is judged")
         return result
@@ -97,14 +97,15 @@ class _Observed:
             observe(name, value, **facts)
 
 
-def _drawn_again(setup: Setup, observe: Observe, *, tolerance_scale: float) -> tuple[Trajectory, Band] | None:
-    """Return the run of the next seed if those of the next two seeds are sound, None if either is not.
+def _drawn_again(setup: Setup, *, tolerance_scale: float) -> tuple[tuple[Trajectory, Band], _Observed] | None:
+    """Return the run of the next seed with its observations if the next two seeds pass, None if either fails."""
 
-    ``observe`` records the run that is returned.
-    """
+    def draw(seed: int) -> tuple[tuple[Trajectory, Band], _Observed]:
+        observed = _Observed()
+        return _drawn(replace(setup, seed=seed), observed.observe, tolerance_scale=tolerance_scale), observed
+
     try:
-        result = _drawn(replace(setup, seed=setup.seed + 1), observe, tolerance_scale=tolerance_scale)
-        _drawn(replace(setup, seed=setup.seed + 2), _Observed().observe, tolerance_scale=tolerance_scale)
+        result, *_ = redrawn(draw, setup.seed)
     except AmpFailure as failure:
         receive(failure)
         return None
