@@ -277,7 +277,7 @@ OPTIONS = (
            "fail; so does an inconclusive verdict, and a key that has gone from the baseline", flag=True),
     Option("amp_accept", _flag, "false", "", "merge what the passing tests of this run observed into the file of "
            "--amp-baseline, and show what that changes", flag=True),
-    Option("amp_known", _known, None, "FILE", "a TOML file of faults that this project lives with: key patterns with a "
+    Option("amp_known", _known, None, "FILE", "a TOML file of faults that this project accepts: key patterns with a "
            "reason and a report; they are listed, and fail the run once they are gone"),
     Option("amp_floors", _floors, None, "FILE", "a file that pytest-amp calibrate wrote: speedups that the cards in it "
            "must reach, before those that come with the plugin"),

@@ -120,7 +120,7 @@ class Bound:
         interval: tuple[float, float] | None = None,
         margin: float | None = None,
     ) -> Observation:
-        """Record a number of your own, as ``family/device/dtype/name``, and hold it against the baseline's.
+        """Record a value of your own, as ``family/device/dtype/name``, and compare it with the baseline's.
 
         ``better`` says which way it should go: ``"lower"`` and ``"higher"`` take a finite number, and the
         test fails where that is worse than the baseline's by more than ``margin`` (relative; 0.05). With

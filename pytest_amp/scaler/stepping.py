@@ -1,4 +1,4 @@
-"""Steps of every optimizer of a model inside a training step, whoever made the optimizer."""
+"""Steps of every optimizer of a model inside a training step, including optimizers that the step creates."""
 
 from __future__ import annotations
 
