@@ -20,12 +20,14 @@ from pytest_amp.training.trajectory import Setup, TrainingIteration, run
 def writer_of(setup: Setup, step: int, name: str, *, low: bool) -> str | None:
     """Return the last line in ``step`` after which the tensor ``name`` of the model has rounded values, as ``a.py:12``.
 
-    The training is run again up to that step. Returns None if no call of torch's Python functions writes them.
+    The training is run again up to that step. Returns None if the values are rounded before the step, or if no call of
+    torch's Python functions writes them.
     """
     lines: dict[str, str | None] = {}
 
     def train(iteration: TrainingIteration) -> object:
-        if iteration.index != step:
+        tensor = _tensors(iteration.model).get(name)
+        if iteration.index != step or tensor is None or _is_rounded(tensor):
             return setup.train(iteration)
         with _Writes(lambda: _tensors(iteration.model).get(name), lines):
             return setup.train(iteration)
@@ -44,6 +46,10 @@ def _tensors(model: torch.nn.Module) -> Mapping[str, torch.Tensor]:
     return {**dict(model.named_parameters()), **dict(model.named_buffers())}
 
 
+def _is_rounded(tensor: torch.Tensor) -> bool:
+    return bool(rounded_tensors([("", tensor.detach())]))
+
+
 class _Writes(TorchFunctionMode):
     """Mode that notes the line of each call that changes a tensor, while the tensor has rounded values after it."""
 
@@ -57,8 +63,7 @@ class _Writes(TorchFunctionMode):
         version = self._state(tensor)
         if version != self._version:
             self._version = version
-            is_rounded = tensor is not None and bool(rounded_tensors([("", tensor.detach())]))
-            self._lines["last"] = calling_line() if is_rounded else None
+            self._lines["last"] = calling_line() if tensor is not None and _is_rounded(tensor) else None
         return result
 
     @staticmethod

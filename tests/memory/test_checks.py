@@ -52,6 +52,18 @@ class Wide(nn.Module):
         return out
 
 
+class Replacing(nn.Module):
+    """Model that replaces a buffer in its forward pass, before it saves tensors of the buffer's size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("largest", torch.zeros(64, 16))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.largest = x.detach().new_zeros(1)
+        return x.float().sigmoid().sigmoid().sigmoid().sigmoid()
+
+
 class Hoarder(nn.Module):
     """Model that retains every output."""
 
@@ -152,6 +164,14 @@ class Ranged(nn.Module):
 def test_tensor_of_a_step_has_no_name_of_a_replaced_buffer() -> None:
     counted = check_casts(case(Ranged, 4, 16), conditions(), unheeded)
     assert "most" not in {cast.of for cast in counted.forward}
+
+
+def test_saved_tensor_in_the_memory_of_a_replaced_buffer_is_counted() -> None:
+    """An allocator gives freed memory to the next tensor of its size."""
+    for _ in range(5):
+        passes = Passes(case(lambda: nn.Sequential(nn.Linear(16, 16), Replacing()), 64, 16), conditions())
+        saved = saved_bytes(passes, passes.amp())
+        assert saved.by_dtype["float32"] == 4 * 64 * 16 * 4
 
 
 def test_saved_bytes_are_counted_by_dtype() -> None:
