@@ -36,13 +36,13 @@ def saved_bytes(passes: Passes, region: Region) -> Saved:
     ``save_for_backward`` are not counted. The backward pass is run, too, so that the graph is freed.
     """
     # Storages are held until the end of the pass, so that no address is used twice (a model may replace a buffer).
-    own = {_storage(tensor).data_ptr(): _storage(tensor) for tensor in passes.own().values() if _has_storage(tensor)}
+    before = {_storage(tensor).data_ptr(): _storage(tensor) for tensor in passes.own().values() if _has_storage(tensor)}
     saved: dict[int, tuple[torch.UntypedStorage, str]] = {}
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
         for part in _parts(tensor):
             storage = _storage(part)
-            if storage.data_ptr() not in own and storage.nbytes():
+            if storage.data_ptr() not in before and storage.nbytes():
                 saved.setdefault(storage.data_ptr(), (storage, dtype_name(part.dtype)))
         return tensor.detach()  # an output that is saved itself would hold its own graph
 
