@@ -16,6 +16,8 @@ from pytest_amp.torch_private.trees import unflat
 _STEPS = frozenset({"ceil", "floor", "frac", "heaviside", "histc", "round", "sign", "sgn", "trunc", "fix"})
 #: Beginnings of the names of functions that draw random numbers, which depend on the dtype.
 _RANDOM = ("bernoulli", "dropout", "multinomial", "normal", "poisson", "rand", "uniform", "exponential_", "gumbel")
+#: Functions whose names begin like those of random functions.
+_DETERMINISTIC = frozenset({"normalize", "poisson_nll_loss"})
 #: Casts, by which a single value is no decision: a count that is cast to an integer.
 _CASTS = frozenset({"int", "long", "short", "to", "type", "type_as"})
 
@@ -59,7 +61,7 @@ class Decisions:
         for place, value in zip(places, values, strict=False):
             if isinstance(value, torch.Tensor) and value.shape != leaves[place].shape:
                 raise DivergedError(name)
-            leaves[place] = _copied(value)
+            leaves[place] = _replayed(name, kwargs, leaves[place], value)
         return unflat(leaves, layout)
 
 
@@ -79,16 +81,19 @@ class Disturbance:
         """Return the result of a call with an error, or unchanged if it has no new floating values."""
         if not isinstance(result, torch.Tensor) or not result.is_floating_point() or not result.numel():
             return result
+        if result.layout is not torch.strided:
+            return result
         line = calling_place().line
         self._calls[line, name] += 1
         if self._calls[line, name] > MOST:
             return result
-        noise = torch.rand(result.shape, generator=self.generator) * 2 - 1
+        noise = torch.rand(result.shape, generator=self.generator, dtype=torch.float32, device="cpu") * 2 - 1
         factor = (1 + self.u * noise).to(result.device)
         if _writes(name, kwargs):
             with torch.no_grad():
                 return result.mul_(factor)
         tensors = [leaf for leaf in flat((args, kwargs))[0] if isinstance(leaf, torch.Tensor)]
+        tensors = [tensor for tensor in tensors if tensor.layout is torch.strided]
         is_view = any(_memory(leaf) == _memory(result) for leaf in tensors)
         return result if is_view else result * factor.to(result.dtype)
 
@@ -100,7 +105,7 @@ def _memory(tensor: torch.Tensor) -> object:
 
 def is_random(name: str) -> bool:
     """Return whether the function of this name draws random numbers."""
-    return name.startswith(_RANDOM)
+    return name.startswith(_RANDOM) and name not in _DETERMINISTIC
 
 
 def _is_decision(name: str, leaf: Any) -> bool:
@@ -118,6 +123,27 @@ def _has_floats(tree: Any) -> bool:
 def _writes(name: str, kwargs: Any) -> bool:
     """Return whether a function writes into its argument, which then is its result, or sets an attribute."""
     return "out" in kwargs or (name.endswith("_") and not name.endswith("__")) or name.startswith("__i")
+
+
+def _replayed(name: str, kwargs: Any, result: Any, recorded: Any) -> Any:
+    """Return the ``recorded`` decision in place of ``result``.
+
+    A rounded number or a count that is more than one step away from the recorded one is no decision: it is returned
+    as it is.
+    """
+    if name not in _STEPS | _CASTS or name == "histc" or not isinstance(recorded, torch.Tensor):
+        return _copied(recorded)
+    recorded = recorded.detach()
+    distance = (result.detach().cpu().double() - recorded.cpu().double()).abs()
+    is_near = (distance <= _step(name, kwargs) * 1.001).to(result.device)
+    return torch.where(is_near, recorded.to(result.dtype), result)
+
+
+def _step(name: str, kwargs: Any) -> float:
+    """Return the distance of two neighbouring results of a function in _STEPS or _CASTS."""
+    if name == "round":
+        return float(10.0 ** -kwargs.get("decimals", 0))
+    return 2.0 if name in {"sign", "sgn"} else 1.0
 
 
 def _copied(value: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Real
 from typing import Any
@@ -51,13 +51,19 @@ class MetricHarm:
     def __str__(self) -> str:
         """Return the values in one sentence."""
         name = self.name or "the metric"
+        if self.low.numel() > 1 and not bool(self.low.isfinite().all()):
+            return f"{name} is not finite, and finite without this low precision"
         if self.low.numel() > 1:
             return f"{name} is off by {distance(self.low, self.wide) / norm(self.wide):.1%}"
         return f"{name} is {self.low.item():.4g}, and {self.wide.item():.4g} without this low precision"
 
     def exceeds(self, limit: float) -> bool:
         """Return whether the relative error is larger than ``limit``, or the low-precision metric alone not finite."""
-        size = norm(self.wide) if self.low.shape == self.wide.shape and bool(self.wide.isfinite().all()) else 0.0
+        if self.low.shape != self.wide.shape or not bool(self.wide.isfinite().all()):
+            return False
+        if not bool(self.low.isfinite().all()):
+            return True
+        size = norm(self.wide)
         return size > 0 and not distance(self.low, self.wide) <= limit * size
 
     def is_beyond(self, disturbed: Sequence[float], repeated: float) -> bool:
@@ -138,7 +144,7 @@ def _disturb(model: torch.nn.Module, u: float, generator: torch.Generator) -> No
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.is_floating_point() and not parameter.is_sparse:
-                noise = torch.rand(parameter.shape, generator=generator) * 2 - 1
+                noise = torch.rand(parameter.shape, generator=generator, dtype=torch.float32, device="cpu") * 2 - 1
                 parameter.mul_(1 + u * noise.to(parameter.device))
 
 
@@ -149,10 +155,23 @@ def _has(metrics: Metrics, name: str, like: torch.Tensor) -> bool:
 def _exact(metrics: Any) -> Metrics:
     """Return the floating tensors and the numbers of an evaluation's result, in float64."""
     tensors = {} if metrics is None else dict(named_tensors(metrics, "", objects=True))
-    exact = {name: x.detach().double().cpu() for name, x in tensors.items() if x.numel() and not x.is_complex()}
-    numbers = metrics.items() if isinstance(metrics, Mapping) else [("", metrics)]
-    exact |= {str(name): torch.tensor(float(x)).double() for name, x in numbers if isinstance(x, Real)}
-    return exact
+    exact = {name: x.detach().cpu().double() for name, x in tensors.items() if x.numel() and not x.is_complex()}
+    return exact | {name: torch.tensor(x, dtype=torch.float64, device="cpu") for name, x in _numbers(metrics, "")}
+
+
+def _numbers(tree: Any, name: str) -> Iterator[tuple[str, float]]:
+    """Yield the numbers of mappings, lists and tuples by their paths, as ``named_tensors`` yields tensors."""
+    if isinstance(tree, Real):
+        yield name, float(tree)
+    entries: Iterable[tuple[object, Any]] = ()
+    if isinstance(tree, Mapping):
+        entries = tree.items()
+    elif isinstance(tree, tuple) and hasattr(tree, "_asdict"):
+        entries = tree._asdict().items()
+    elif isinstance(tree, (list, tuple)):
+        entries = enumerate(tree)
+    for key, value in entries:
+        yield from _numbers(value, f"{name}.{key}" if name else str(key))
 
 
 def measured_evaluation(
@@ -167,15 +186,15 @@ def measured_evaluation(
         return EvaluationHarm(case, replace(where, seed=seed), evaluate)
 
     draws = [draw(where.seed), *redrawn(draw, where.seed)]
-    whole = _in_each(draws, None)
-    if not whole:
+    if not _in_each(draws, None):
         return list(entries)
-    harms = {}
-    for entry in concerned:
-        keys = [key for key, part in draws[0].parts.items() if part.is_at(entry.site, entry.message)]
-        harms[entry] = _in_each(draws, keys) if keys else {}
-    if not any(harms.values()):  # functions that harm a metric only together
-        harms = dict.fromkeys(concerned, whole)
+    parts = draws[0].parts.items()
+    keys_of = {entry: [key for key, part in parts if part.is_at(entry.site, entry.message)] for entry in concerned}
+    harms = {entry: _in_each(draws, keys) if keys else {} for entry, keys in keys_of.items()}
+    if not any(harms.values()):  # functions that harm a metric only together; those without a finding do not count
+        keys = [key for keys in keys_of.values() for key in keys]
+        together = list(dict.fromkeys(keys)) if all(keys_of.values()) else None
+        harms = dict.fromkeys(concerned, _in_each(draws, together))
     return [_with_harm(entry, harms.get(entry, {})) for entry in entries]
 
 

@@ -120,7 +120,7 @@ class OwnPrecision:
         if part.key in self.left_out:
             if is_factory:
                 kwargs = {**kwargs, "dtype": torch.float32}
-            elif not _is_in_place(name, kwargs) or _is_wide(args[:1]):
+            elif not _is_in_place(name, kwargs) or _is_wide(kwargs.get("out", args[:1])):
                 args, kwargs = tree_map(_widened, (args, kwargs))
         return func(*args, **kwargs)
 
@@ -173,9 +173,9 @@ def _is_in_place(name: str, kwargs: dict[str, Any]) -> bool:
     return in_place or name in _WRITES or "out" in kwargs
 
 
-def _is_wide(target: tuple[Any, ...]) -> bool:
+def _is_wide(target: Any) -> bool:
     """Return whether a function writes to a float32 tensor, which may be low-precision in an unchanged run."""
-    return any(isinstance(leaf, torch.Tensor) and leaf.dtype is torch.float32 for leaf in target)
+    return any(isinstance(leaf, torch.Tensor) and leaf.dtype is torch.float32 for leaf in flat(target)[0])
 
 
 def _widened(leaf: Any) -> Any:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 
-def graph_by_graph(graph: Callable[..., Any], _: Sequence[Any]) -> Callable[..., Any]:
+def graph_by_graph(graph: Callable[..., Any], _: Sequence[Any], **_options: Any) -> Callable[..., Any]:
     """Return a graph that Dynamo has traced as one node of autograd, whose operators run in eager."""
     apply: Any = _Graph.apply
     return lambda *inputs: apply(graph, *inputs)

@@ -13,6 +13,7 @@ from pytest_amp.lint.program import PRODUCTS, Call, Program, RegionEvent, Role, 
 from pytest_amp.lint.suspect import Suspect
 from pytest_amp.numerics.oracle.operation import LOW
 from pytest_amp.precision import dtype_name
+from pytest_amp.text.amounts import counted
 
 #: Share of a model's matrix products, by work, from which a region that disables autocast is a finding.
 _MOST = 0.5
@@ -70,7 +71,7 @@ def _other_dtype(program: Program, event: RegionEvent, inside: Sequence[Call]) -
     return Suspect(
         "other-region",
         f"{_opener(event)} opens a region of autocast in {other} in a {low} run: "
-        f"{'all' if whole else len(inside)} products run in {other}{missing}",
+        f"{'all products run' if whole else counted(len(inside), 'product') + ' ran'} in {other}{missing}",
         f"Remove the region, or take the caller's dtype: {low}",
         event.place,
         severity=Severity.ERROR if whole or dtype is torch.float16 else Severity.WARNING,

@@ -86,7 +86,9 @@ def _adds_gradients(call: Call, before: Call) -> bool:
         if maker is None or maker in checked or maker.number < before.number:
             continue
         if maker.backward:
-            return maker.numel == call.numel
+            if maker.numel == call.numel:
+                return True
+            continue
         checked.add(maker)
         if maker.operator in TRANSPARENT or maker.operator in _LINEAR or maker.operator in _UNSCALING:
             todo += [operand.producer for operand in maker.operands]

@@ -118,7 +118,9 @@ def _check_manual_casts(case: Case, conditions: Conditions, autocast: Census, *,
             (actual - expected_casts) + (expected_casts - actual), key=lambda cast: (-cast.bytes, str(cast))
         )
         if differs:
-            first, cleared = differs[0], _clearing_line(case, conditions) if cache else None
+            first = differs[0]
+            is_repeated = any(cast.of and actual[cast] > expected_casts[cast] for cast in differs)
+            cleared = _clearing_line(case, conditions) if cache and is_repeated else None
             raise AmpFailure(
                 f"{case.name} makes other casts than autocast's rules require in the {name} pass under {conditions}, "
                 f"{'with' if cache else 'without'} the weight cache",
@@ -130,7 +132,8 @@ def _check_manual_casts(case: Case, conditions: Conditions, autocast: Census, *,
                 likely="a weight's cast is not kept, or an operator casts more than its rule says"
                 if cleared is None
                 else f"torch.clear_autocast_cache() at {cleared} drops the casts of the weights, which are made again: "
-                "a cost, and no other gradients; the end of the outermost region clears the cache by itself",
+                "a cost; the end of the outermost region clears the cache by itself. Before torch 2.11 the call is "
+                "needed between a use under no_grad and one with gradients (pytorch/pytorch#165068)",
             )
 
 

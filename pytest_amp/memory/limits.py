@@ -12,6 +12,7 @@ from pytest_amp.memory.peaks import Allocator, Peak, growth, peak_of, tensor_pea
 from pytest_amp.memory.saved import Saved, saved_bytes
 from pytest_amp.numerics.conditions import Conditions
 from pytest_amp.record import Observe
+from pytest_amp.text.amounts import counted
 from pytest_amp.text.table import as_table, in_bytes
 
 __tracebackhide__ = is_usage_error
@@ -146,8 +147,8 @@ def _check_manual_casts(passes: Passes, saved: Saved) -> None:
         raise AmpFailure(
             f"{passes.case.name} keeps {saved.bytes} bytes for backward under {passes.conditions}",
             label_before="manual",
-            before=f"{expected.bytes} bytes in {expected.storages} storages ({_named(expected)})",
-            now=passes.conditions.now(f"{saved.bytes} bytes in {saved.storages} storages ({_named(saved)})"),
+            before=f"{expected.bytes} bytes in {counted(expected.storages, 'storage')} ({_named(expected)})",
+            now=passes.conditions.now(f"{saved.bytes} bytes in {counted(saved.storages, 'storage')} ({_named(saved)})"),
             likely="an operator keeps its input in both dtypes, or runs in another dtype than its rule says",
         )
 

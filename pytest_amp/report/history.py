@@ -22,6 +22,7 @@ from pytest_amp.record import (
 from pytest_amp.report.cells import TITLES, and_more, short, titled, valued
 from pytest_amp.report.differences import why
 from pytest_amp.report.inline import code, linked, plain
+from pytest_amp.text.amounts import counted
 
 #: Cell of a release of which the back end has no record.
 NOT_RECORDED = "-"
@@ -140,7 +141,7 @@ def _counts(back_end: BackEnd) -> Row:
         if not records:
             cells.append(Cell(NOT_RECORDED))
         elif not steps:
-            cells.append(Cell(f"{sum(len(record.observations) for record in records)} facts"))
+            cells.append(Cell(counted(sum(len(record.observations) for record in records), "fact")))
         else:
             cells.append(Cell(_counted(steps), moved=any(step.observations for step in steps.values())))
     return Row("facts", "facts", tuple(back_end.records), tuple(cells))

@@ -87,7 +87,7 @@ def _check_scaled_before_update(where: str, iteration: Iteration) -> None:
     if not early:
         return
     raise AmpFailure(
-        f"{where}: scaler.update comes between the backward pass and the step of {len(early)} parameters",
+        f"{where}: scaler.update comes between the backward pass and the step of {counted(len(early), 'parameter')}",
         label_before="rule",
         before="scaler.update() is called once, after all optimizers of the iteration have stepped: it changes the "
         "scale by which the gradients will be divided",

@@ -18,6 +18,7 @@ from pytest_amp.scaler.iteration import Iteration
 from pytest_amp.scaler.reference import UpdateRule
 from pytest_amp.scaler.trace import Training
 from pytest_amp.scaler.watched import parameters_of
+from pytest_amp.text.amounts import counted
 
 __tracebackhide__ = is_usage_error
 
@@ -50,7 +51,7 @@ def check_parts(training: Training) -> None:
             training,
             distance,
             what="a part of the gradients is not scaled",
-            now=f"{len(scaled.backwards)} backward passes, of which {len(lines)} begin with a loss that is not scaled",
+            now=f"the loss of {len(lines)} of {counted(len(scaled.backwards), 'backward call')} is not scaled",
             site=", ".join(lines),
             likely="loss.backward() in place of scaler.scale(loss).backward(): its gradients are divided by the scale, "
             "and so lost",
@@ -61,7 +62,8 @@ def check_parts(training: Training) -> None:
             training,
             distance,
             what="the gradients that an optimizer sees depend on the scale",
-            now=f"{len(shared)} parameters belong to two optimizers: {', '.join(shared[:3])}",
+            now=f"{counted(len(shared), 'parameter')} {'belong' if len(shared) > 1 else 'belongs'} to two optimizers: "
+            f"{', '.join(shared[:3])}",
             site=", ".join(dict.fromkeys(scaled.scaler.lines.get("step", []))) or None,
             likely="each of the two optimizers divides the same gradients by the scale: give each its own parameters",
         )
@@ -70,7 +72,7 @@ def check_parts(training: Training) -> None:
             training,
             distance,
             what="an optimizer steps past the scaler, and its gradients depend on the scale",
-            now=f"{len(scaled.bypassing_lines)} steps of optimizers that the training step calls itself",
+            now=f"{counted(len(scaled.bypassing_lines), 'optimizer step')} without the scaler",
             site=", ".join(dict.fromkeys(scaled.bypassing_lines)),
             likely="optimizer.step() in place of scaler.step(optimizer): its gradients are still scaled",
         )

@@ -72,13 +72,41 @@ def overflowing(evaluation: Any) -> dict[str, Tensor]:
     return {"mean": total.float() / 80}
 
 
+def below_zero(evaluation: Any) -> dict[str, Tensor]:
+    """Return a difference that is zero, of which float16 has an infinite part."""
+    return {"difference": overflowing(evaluation)["mean"] * 80 - 160000}
+
+
+def number_in_a_tuple(evaluation: Any) -> tuple[float, float]:
+    return 1.0, accuracy(evaluation)["accuracy"].item()
+
+
+def number_in_a_dict(evaluation: Any) -> dict[str, dict[str, float]]:
+    return {"validation": {"accuracy": accuracy(evaluation)["accuracy"].item()}}
+
+
+def percentage(evaluation: Any) -> dict[str, Tensor]:
+    """Return an accuracy in rounded per cent, far from that without low precision."""
+    return {"accuracy": torch.round(1000 * accuracy(evaluation)["accuracy"]) / 10}
+
+
 @BOTH
-@pytest.mark.parametrize("evaluate", [accuracy, overflowing])
+@pytest.mark.parametrize("evaluate", [accuracy, overflowing, number_in_a_tuple, number_in_a_dict])
 def test_metric_that_low_precision_changes_is_an_error(evaluate: Evaluate, precision: Precision) -> None:
     errors = [entry for entry in entries_of(evaluate, precision) if entry.is_error]
     assert errors
     assert errors[0].kind == "low-running-sum"
     assert "test_evaluation_harm.py:" in errors[0].site
+    assert any("without this low precision" in text for label, text in errors[0].parts if label == "harm")
+
+
+def test_rounded_metric_is_an_error_if_it_is_more_than_a_step_off() -> None:
+    errors = [entry for entry in entries_of(percentage, BF16) if entry.is_error]
+    assert any("without this low precision" in text for label, text in errors[0].parts if label == "harm")
+
+
+def test_infinite_metric_is_an_error_where_it_should_be_zero() -> None:
+    errors = [entry for entry in entries_of(below_zero, FP16) if entry.is_error]
     assert any("without this low precision" in text for label, text in errors[0].parts if label == "harm")
 
 
@@ -115,8 +143,20 @@ def compared(evaluation: Any) -> dict[str, Tensor]:
     return {"cost": (scores.bfloat16().float() - scores).square().mean()}
 
 
+def compared_beside_a_mean(evaluation: Any) -> dict[str, Tensor]:
+    """Return what a rounding costs, and a metric with a finding, which that rounding does not reach."""
+    return {**compared(evaluation), "mean": scores_of(evaluation).exp().mean()}
+
+
+def written(evaluation: Any) -> dict[str, Tensor]:
+    """Return a mean of low-precision values that a float32 product was written into."""
+    scores = scores_of(evaluation)
+    torch.mul(scores.float(), 0.25, out=scores)
+    return {"mean": scores.exp().mean()}
+
+
 @BOTH
-@pytest.mark.parametrize("evaluate", [rounded, at_a_border, cancelling, compared])
+@pytest.mark.parametrize("evaluate", [rounded, at_a_border, cancelling, compared, compared_beside_a_mean, written])
 def test_rounding_and_chance_are_no_harm(evaluate: Evaluate, precision: Precision) -> None:
     assert [entry for entry in entries_of(evaluate, precision) if entry.severity is Severity.ERROR] == []
 

@@ -144,6 +144,17 @@ def test_gradients_that_several_graphs_add_up_are_those_of_eager_by_graphs() -> 
     assert observed["graphs/aot_eager/equal"] < 1
 
 
+def _changed_loss_of_graphs(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+    loss = _loss_of_graphs(model, batch)
+    return loss * (1 + 2.0**-20) if torch.compiler.is_compiling() else loss
+
+
+def test_several_graphs_that_compute_another_loss_are_red() -> None:
+    case = Case("graphs", lambda: nn.Linear(16, 32), lambda: torch.randn(64, 16), _changed_loss_of_graphs)
+    with pytest.raises(AmpFailure, match="is not that of eager"):
+        check(case, Compilation(backend="aot_eager"))
+
+
 def test_kernel_with_different_rounding_is_red() -> None:
     """Values are within the bounds, but not eager's bits."""
     with pytest.raises(AmpFailure, match="is not that of eager"):
