@@ -11,10 +11,10 @@ from unittest import mock
 
 import torch
 
-from pytest_amp.numerics.errors import dense
+from pytest_amp.numerics.errors import dense, stored_values
 from pytest_amp.scaler.iteration import Iteration
 from pytest_amp.scaler.stepping import watched_steps
-from pytest_amp.scaler.watched import identical, parameters_of
+from pytest_amp.scaler.watched import parameters_of
 
 
 def watch_accumulation(iteration: Iteration, hooks: ExitStack) -> None:
@@ -43,7 +43,7 @@ class _Accumulation:
 
     iteration: Iteration
     names: dict[torch.Tensor, str]
-    coming: dict[torch.Tensor, torch.Tensor] = field(default_factory=dict)
+    coming: dict[torch.Tensor, bool] = field(default_factory=dict)
     added: set[torch.Tensor] = field(default_factory=set)
     used: set[torch.Tensor] = field(default_factory=set)
     stale: dict[torch.Tensor, None] = field(default_factory=dict)
@@ -55,21 +55,20 @@ class _Accumulation:
         """The number of updates so far in the iteration."""
         return len(self.iteration.scaler.rounds)
 
-    def before(self, parameter: torch.Tensor, gradient: torch.Tensor) -> None:
+    def before(self, parameter: torch.Tensor, _gradient: torch.Tensor) -> None:
         """Keep the gradient that will be accumulated."""
         is_old = parameter in self.stale or parameter in self.reused or self.begun.get(parameter) != self.updates
         if parameter not in self.added or is_old:
-            self.coming[parameter] = gradient.detach().clone()
+            old = parameter.grad
+            self.coming[parameter] = old is not None and bool(stored_values(old).any())
 
     def after(self, parameter: torch.Tensor) -> None:
         """Compare the accumulated gradient with the one that came."""
         if parameter not in self.coming:
             return
-        new, accumulated, is_first = self.coming.pop(parameter), parameter.grad, parameter not in self.added
+        is_added, is_first = self.coming.pop(parameter), parameter not in self.added
         self.added.add(parameter)
-        if accumulated is None or accumulated.is_sparse or new.is_sparse:
-            self.begun[parameter] = self.updates
-        elif bool(identical(accumulated.detach(), new)):
+        if not is_added:
             self.begun[parameter] = self.updates
             self.stale.pop(parameter, None)
             self.reused.pop(parameter, None)
@@ -82,20 +81,21 @@ class _Accumulation:
         """Return ``scaler.step`` that notes the gradients that it is about to read, even if it skips."""
 
         def noted(optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
-            self.before_step(optimizer)
+            self.before_step(optimizer, by_scaler=True)
             return step(optimizer, *args, **kwargs)
 
         return noted
 
-    def before_step(self, optimizer: torch.optim.Optimizer) -> None:
+    def before_step(self, optimizer: torch.optim.Optimizer, *, by_scaler: bool = False) -> None:
         """Note the parameters that step with an old gradient, or with one of a loss before the last update."""
+        by_scaler |= self.iteration.scaler.stepping is not None
         for parameter in parameters_of(optimizer):
             name = self.names.get(parameter, "a parameter")
-            if self._is_stale(parameter, optimizer):
+            if self._is_stale(parameter, optimizer, by_scaler=by_scaler):
                 self.iteration.stale.append(name)
             if parameter in self.reused:
                 self.iteration.stale_within.append(name)
-            if self._is_before_update(parameter):
+            if by_scaler and self._is_before_update(parameter):
                 self.iteration.scaled_before_update[name] = self.begun[parameter]
             for old in (self.stale, self.reused, self.begun):
                 old.pop(parameter, None)
@@ -112,14 +112,14 @@ class _Accumulation:
                 if parameter in self.stale:
                     self.iteration.stale.append(self.names.get(parameter, "a parameter"))
 
-    def _is_stale(self, parameter: torch.Tensor, optimizer: torch.optim.Optimizer) -> bool:
+    def _is_stale(self, parameter: torch.Tensor, optimizer: torch.optim.Optimizer, *, by_scaler: bool) -> bool:
         """Return whether a step uses an old gradient.
 
         Without loss scaling another optimizer may accumulate the gradients of several iterations. With a scaler an
         update between them changes the scale.
         """
         scaler = self.iteration.scaler
-        counts = optimizer is self.iteration.optimizer or scaler.is_enabled() or parameter in scaler.stepped_before
+        counts = optimizer is self.iteration.optimizer or by_scaler or parameter in scaler.stepped_before
         return counts and parameter in self.stale
 
     def _is_before_update(self, parameter: torch.Tensor) -> bool:

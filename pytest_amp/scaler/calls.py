@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from pytest_amp.failure import AmpFailure, is_usage_error
 from pytest_amp.numerics.callers import definition_of
@@ -56,7 +57,8 @@ def check_calls(case: str, train: Train, iteration: Iteration) -> None:
     if not steps and not is_left_out:
         likely = "scaler.step(optimizer) unscales the gradients, and steps unless they have an inf or NaN"
         raise _wrong_calls(f"{where}: the training step calls scaler.step 0 times", train, iteration, [], likely)
-    if not updates or (updates > 1 and updates > steps and not is_left_out):
+    is_repeated = any(call == before == "update" for before, call in pairwise(called))
+    if not updates or is_repeated:
         likely = "without scaler.update() the scale never changes, and each overflow is met again"
         if updates:
             likely = "scaler.update() belongs once behind the steps of all optimizers"

@@ -104,7 +104,7 @@ class Iteration:
 
     def note_step(self, optimizer: torch.optim.Optimizer, *, watched: bool = True) -> None:
         """Note a call of ``step`` of any optimizer; if ``watched``, one not by the scaler is noted with its line."""
-        is_alone = watched and self.scaler.stepping is not optimizer
+        is_alone = watched and self.scaler.stepping is None
         line = calling_line() if is_alone else None
         lines = [line] if line is not None else []
         if optimizer is self.optimizer:

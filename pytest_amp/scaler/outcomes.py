@@ -70,8 +70,14 @@ def check_outcome(training: Training, iteration: Iteration, step: TraceStep, ste
         overflows = step.found_inf  # an activation may make it finite again
     if len(iteration.scaler.steps) > 1 or len(steps.at) > 1:
         _check_each(training, iteration, step, steps, overflows=overflows)
-    elif step.found_inf != overflows or step.skipped != overflows:
+    elif step.found_inf != overflows or (step.skipped != overflows and not _begins_at_rate_zero(iteration)):
         raise _failure(training, iteration, step, is_stepped=overflows)
+
+
+def _begins_at_rate_zero(iteration: Iteration) -> bool:
+    """Return whether the first iteration steps with learning rates of zero only, as linear warm-up begins."""
+    steps = iteration.scaler.steps
+    return iteration.index == 0 and bool(steps) and not any(step.has_rate or step.found_inf for step in steps)
 
 
 def _reaches_target(iteration: Iteration) -> bool:
@@ -102,7 +108,8 @@ def _check_each(training: Training, iteration: Iteration, step: TraceStep, steps
         if not call.found_inf and not call.moved and call.has_gradients and call.optimizer in steps.moving
         if _moves_without_overflow(training, iteration, step, steps, index)
     ]
-    if left or step.found_inf != overflows or (step.skipped and not overflows):
+    is_idle = step.skipped and not overflows and not _begins_at_rate_zero(iteration)
+    if left or step.found_inf != overflows or is_idle:
         raise _failure(training, iteration, step, is_stepped=False, call=left[0] if left else None)
 
 

@@ -40,10 +40,11 @@ def check_parts(training: Training) -> None:
     plain, scaled = _first(float32_training, 1.0), _first(float32_training, SCALE)
     if plain is None or scaled is None or plain.regions or scaled.regions:
         return
-    distance = distance_of(_gradients(plain), _gradients(scaled))
+    distance = _largest_distance(plain, scaled)
     if distance <= DISTANCE:
         return
-    if not distance_of(_gradients(plain), _gradients_again(float32_training)) <= DISTANCE:
+    again = _first(float32_training, 1.0)
+    if again is None or not _largest_distance(plain, again) <= DISTANCE:
         return  # it also differs at one scale: random numbers that torch does not seed
     lines = scaled.unscaled_lines
     if lines:
@@ -127,14 +128,12 @@ def _first(training: Training, scale: float) -> Iteration | None:
     return None
 
 
-def _gradients(iteration: Iteration) -> list[torch.Tensor]:
-    """Return the gradients of all steps, one after the other."""
-    return [gradient for gradients in iteration.gradients_by_step for gradient in gradients]
-
-
-def _gradients_again(training: Training) -> list[torch.Tensor]:
-    again = _first(training, 1.0)
-    return [] if again is None else _gradients(again)
+def _largest_distance(left: Iteration, right: Iteration) -> float:
+    """Return the largest distance of a step: gradients of one optimizer may be small beside those of another."""
+    steps, others = left.gradients_by_step, right.gradients_by_step
+    if len(steps) != len(others):
+        return float("inf")
+    return max((distance_of(step, other) for step, other in zip(steps, others, strict=True)), default=0.0)
 
 
 def distance_of(left: list[torch.Tensor], right: list[torch.Tensor]) -> float:

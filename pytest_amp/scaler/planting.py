@@ -31,7 +31,7 @@ def plant_in_a_gradient(iteration: Iteration, hooks: ExitStack) -> None:
     def before(method: Callable[..., Any]) -> Callable[..., Any]:
         def planting(optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
             if overflow.latest is None and overflow.is_target(optimizer):
-                for parameter in untyped:
+                for parameter in iteration.targets:  # also those that required no gradient when the iteration began
                     overflow.plant(parameter)
             return method(optimizer, *args, **kwargs)
 

@@ -159,12 +159,11 @@ def _plant_in_the_rest(training: Training, scale: float, steps: Steps) -> Iterat
     """
     for number, indices in steps.without_overflow():
         first = min(training.overflow_gradients_at)
-        at = min((index for index in indices if index >= first), default=max(indices))
+        later = indices[1:]  # in its first step nothing tells an optimizer from others
+        at = min((index for index in later if index >= first), default=max(later, default=0))
+        name = f"optimizer {number + 1} of {len(steps.known.groups)}, in the order of their first steps,"
         if not at:
-            yield (
-                f"optimizer {number + 1} of {len(steps.known.groups)}, in the order of their first steps, steps in "
-                "iteration 0 only; no overflow was planted in its gradients"
-            )
+            yield f"{name} steps in iteration {indices[0]} only; no overflow was planted in its gradients"
             continue
         planted = replace(training, overflow_gradients_at=(at,), overflow_activations_at=(), target=number)
         again = Steps(steps.rule)
@@ -172,6 +171,8 @@ def _plant_in_the_rest(training: Training, scale: float, steps: Steps) -> Iterat
             check_outcome(planted, iteration, step, again)
             check_scale(planted, iteration, step, steps.rule)
             take_nonfinite(iteration.model)
+        if number not in again.overflowed:
+            yield f"{name} takes no step in iteration {at} of another run; no overflow was planted in its gradients"
 
 
 def _refused(training: Training, refusal: RefusedOverflow) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -27,23 +29,29 @@ def watched_steps(iteration: Iteration, before: OnStep, after: OnStep = lambda _
     optimizer that wraps an optimizer, counts only if it is that of ``iteration.optimizer``.
     """
     trained = {id(parameter) for parameter in iteration.model.parameters()}
-    running: list[torch.optim.Optimizer] = []
+    # By thread: the hooks are those of the process, and backward hooks, which may step, run in threads of autograd.
+    by_thread: dict[int, list[torch.optim.Optimizer]] = defaultdict(list)
+
+    def is_of_model(optimizer: torch.optim.Optimizer) -> bool:
+        return optimizer is iteration.optimizer or any(id(p) in trained for p in parameters_of(optimizer))
 
     def counts(optimizer: torch.optim.Optimizer) -> bool:
-        if optimizer is iteration.optimizer:
-            return True
-        return running == [optimizer] and any(id(parameter) in trained for parameter in parameters_of(optimizer))
+        return optimizer is iteration.optimizer or by_thread[threading.get_ident()] == [optimizer]
 
     def entering(optimizer: torch.optim.Optimizer, _args: Any, _keywords: Any) -> None:
-        running.append(optimizer)
+        if not is_of_model(optimizer):
+            return
+        by_thread[threading.get_ident()].append(optimizer)
         if counts(optimizer):
             before(optimizer)
 
     def leaving(optimizer: torch.optim.Optimizer, _args: Any, _keywords: Any) -> None:
+        running = by_thread[threading.get_ident()]
+        if optimizer not in running:
+            return
         if counts(optimizer):
             after(optimizer)
-        if optimizer in running:
-            running.remove(optimizer)
+        running.remove(optimizer)
 
     handles = register_optimizer_step_pre_hook(entering), register_optimizer_step_post_hook(leaving)
     try:

@@ -37,7 +37,7 @@ class OptimizerStep:
     """Call of ``scaler.step``: its optimizer, whether the check found an inf or NaN, and whether a parameter changed.
 
     ``round`` is the number of updates before the call in the same iteration. ``has_gradients`` is False if all
-    gradients are zero or missing.
+    gradients are zero or missing, ``has_rate`` if all learning rates are zero.
     """
 
     optimizer: torch.optim.Optimizer
@@ -45,6 +45,7 @@ class OptimizerStep:
     moved: bool
     round: int
     has_gradients: bool = True
+    has_rate: bool = True
 
 
 class ScalerTrace(tuple[TraceStep, ...]):
@@ -151,6 +152,7 @@ class WatchedScaler(torch.amp.GradScaler):
     def step(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> float | None:
         """Step as GradScaler does, and note the call, its found-infs, and whether a parameter changed."""
         before = [p.detach().clone() for p in parameters_of(optimizer)]
+        has_rate = any(bool(group.get("lr", 1.0) != 0) for group in optimizer.param_groups)
         self.stepping = optimizer
         try:
             with self._noting("step"):
@@ -161,7 +163,7 @@ class WatchedScaler(torch.amp.GradScaler):
         moved = not _all_identical(before, after)
         self.moved |= moved
         has_gradients = moved or any(p.grad is not None and bool(dense(p.grad).any()) for p in after)
-        self.steps.append(OptimizerStep(optimizer, found_inf, moved, len(self.rounds), has_gradients))
+        self.steps.append(OptimizerStep(optimizer, found_inf, moved, len(self.rounds), has_gradients, has_rate))
         return result
 
     def update(self, new_scale: float | torch.Tensor | None = None) -> None:

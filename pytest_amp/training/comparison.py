@@ -192,8 +192,9 @@ def _keeps_float32(setup: Setup, run_in: str) -> Callable[[int, TrainingIteratio
 
     def inspect(index: int, iteration: TrainingIteration) -> None:
         if index == 0:
+            stepped.clear()  # a run may begin again at a lower scale
             _expect_region(setup, iteration)
-        if iteration.low and setup.needs_scaler and iteration.stepped_alone:
+        if iteration.low and setup.needs_scaler and (iteration.stepped_alone or iteration.scaled_before_update):
             check_calls(setup.case.name, setup.train, iteration)
         if (iteration.stale and stepped) or iteration.stale_within:
             check_stale(setup.case.name, setup.train, iteration)

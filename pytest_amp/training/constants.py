@@ -48,10 +48,14 @@ def _constants(setup: Setup, *, low: bool) -> dict[str, torch.Tensor]:
     """
     values: dict[str, torch.Tensor] = {}
     written: set[str] = set()
+    models: list[torch.nn.Module] = []
 
     def train(iteration: TrainingIteration) -> None:
-        before, is_first = frozen_tensors(iteration.model), not values
-        if is_first:
+        before, is_first = frozen_tensors(iteration.model), models[-1:] != [iteration.model]
+        if is_first:  # also in a run that begins again at a lower scale
+            models.append(iteration.model)
+            values.clear()
+            written.clear()
             values.update({name: value.clone() for name, value in before.items()})
         with written_memory() as addresses:
             setup.train(iteration)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, TypeAlias
 
@@ -13,27 +13,22 @@ from pytest_amp.cases import Case, MakeOptimizer, made_of, map_tensors, seeded
 from pytest_amp.devices import Device
 from pytest_amp.failure import AmpFailure, AmpUsageError, is_usage_error
 from pytest_amp.numerics.callers import definition_of
-from pytest_amp.numerics.errors import real_parts
-from pytest_amp.precision import FP32, Precision
+from pytest_amp.precision import Precision
 from pytest_amp.scaler import Iteration, Train, UpdateRule, standard_step
-from pytest_amp.scaler.iteration import watched_calls
 from pytest_amp.scaler.reasons import likely_of_skips
 from pytest_amp.scaler.refusal import refused
 from pytest_amp.scaler.regions import noted_at_calls
-from pytest_amp.scaler.trace import watch_backward
 from pytest_amp.scaler.unscaling import expect_unscaled
 from pytest_amp.scaler.watched import WatchedScaler
 from pytest_amp.text.table import as_table
-from pytest_amp.training.joined import joined
 from pytest_amp.training.noise import Noise
+from pytest_amp.training.optimizer_observer import OptimizerObserver
 
 __tracebackhide__ = is_usage_error
 
 #: Initial scale, GradScaler's default, and the scale below which a run does not begin again if only some steps of an
 #: iteration are skipped. The scaler decreases the scale until the gradients of the case are finite.
 _SCALE, _LEAST_SCALE = 2.0**16, 2.0**-24
-#: Number of first steps whose gradients are compared parameter by parameter.
-GRADIENT_STEPS = 2
 #: Number of consecutive skipped steps that is an error: the scale has then decreased from 2**16 to 2**-24.
 _MOST_SKIPPED = 40
 
@@ -195,12 +190,22 @@ def run(  # noqa: PLR0913  # arguments of one run
     try:
         return _run(setup, scale, low=low, companion=companion, redraw=redraw, inspect=inspect)
     except _SkippedInPart as skipped:
-        lower = min(scale / 2, *skipped.args)
+        (iteration,) = skipped.args
+        lower = min(scale / 4, iteration.scaler.get_scale())
+    if lower < _LEAST_SCALE:
+        raise AmpFailure(
+            f"{setup.case.name}, step {iteration.index}: a part of the step is skipped at every scale tried",
+            now=f"scale {iteration.scaler.get_scale():g} after the step, {scale:g} at the first",
+            site=", ".join(dict.fromkeys(iteration.scaler.lines.get("step", []))) or None,
+            likely="gradients of one optimizer are not finite in the low dtype, whatever the scale, or scaler.update "
+            "is given a scale",
+        )
+    del iteration  # and its model, of which each run has its own
     return run(setup, low=low, companion=companion, redraw=redraw, inspect=inspect, scale=lower)
 
 
 class _SkippedInPart(Exception):
-    """Iteration in which some steps were skipped and others taken; its argument is the scale after it."""
+    """Iteration, the argument, in which some steps were skipped and others taken, or which cannot be repeated."""
 
 
 def _run(  # noqa: PLR0913  # arguments of one run
@@ -219,7 +224,7 @@ def _run(  # noqa: PLR0913  # arguments of one run
     scaled = (low or setup.manual) and setup.needs_scaler
     scaler = WatchedScaler(setup.device.type, scale, rule, enabled=scaled)
     trajectory = Trajectory([], realised.model, optimizer, scaler, {})
-    stepped = False
+    stepped = accumulates = False
     for index in range(setup.steps):
         iteration = TrainingIteration(
             realised.model, setup.batch(index, realised.batch, low=low), optimizer, scaler, index, case, setup.device,
@@ -227,30 +232,36 @@ def _run(  # noqa: PLR0913  # arguments of one run
         )  # fmt: skip
         noise = None if companion is None else Noise(setup.precision, parameters, step=index, companion=companion)
         with nullcontext() if noise is None else noise.on_weights():
-            trajectory.steps.append(_run_step(setup, iteration, parameters, noise, redraw=redraw))
+            step = _run_step(setup, iteration, parameters, noise, redraw=redraw, accumulates=accumulates)
+        trajectory.steps.append(step)
         trajectory.stale += iteration.stale if stepped else []
         trajectory.second = iteration if index == 1 else trajectory.second
         stepped |= iteration.stepped
+        accumulates = scaler.is_enabled() and not scaler.called
         if inspect is not None:
             inspect(index, iteration)
     return trajectory
 
 
-def _run_step(
+def _run_step(  # noqa: PLR0913  # arguments of one step
     setup: Setup,
     iteration: TrainingIteration,
     parameters: list[torch.nn.Parameter],
     noise: Noise | None,
     *,
     redraw: bool,
+    accumulates: bool,
 ) -> TrajectoryStep:
-    """Run the training step, and repeat it as long as the scaler skips it."""
+    """Run the training step, and repeat it as long as the scaler skips it.
+
+    If it ``accumulates`` gradients of previous steps, a skipped step loses them, so the run begins again.
+    """
     offset = _COMPANION_SEED_OFFSET * (noise.companion + 1) if redraw and noise is not None else 0
     model = iteration.model
     may_skip = iteration.scaler.is_enabled()
     buffers = {name: value.detach().clone() for name, value in model.named_buffers()} if may_skip else {}
     for skipped in range(_MOST_SKIPPED):
-        watch = _Watch(iteration, parameters, noise)
+        watch = OptimizerObserver(iteration, parameters, noise)
         iteration.scaler.begin()
         iteration.losses.clear()
         # Draw other random numbers after many attempts: if these gave NaN at any scale, a repetition would, too.
@@ -265,8 +276,8 @@ def _run_step(
                 "backward() of a loss, and returns none; expected one of the three"
             )
         scaler = iteration.scaler
-        if scaler.skips_in_part and scaler.get_scale() >= _LEAST_SCALE:
-            raise _SkippedInPart(scaler.get_scale())
+        if scaler.skips_in_part or (accumulates and scaler.found_inf and not scaler.moved):
+            raise _SkippedInPart(iteration)
         if not scaler.is_enabled() or scaler.moved or not scaler.found_inf:
             loss = sum(iteration.losses) / len(iteration.losses)
             return TrajectoryStep(
@@ -308,7 +319,7 @@ def _at(train: TrainingStep) -> str:
 
 
 @contextmanager
-def _refusals(iteration: TrainingIteration, watch: _Watch) -> Iterator[None]:
+def _refusals(iteration: TrainingIteration, watch: OptimizerObserver) -> Iterator[None]:
     """Convert an exception that the scaler or the optimizer raised to an AmpFailure with its text."""
     try:
         yield
@@ -317,75 +328,3 @@ def _refusals(iteration: TrainingIteration, watch: _Watch) -> Iterator[None]:
             raise
         where = f"{iteration.case.name}, step {iteration.index}"
         raise refused(where, error, iteration, by_optimizer=watch.stepping) from error
-
-
-class _Watch:
-    """Observer of the optimizer's own step: the gradients that it receives, and the changes that it makes."""
-
-    def __init__(self, iteration: TrainingIteration, parameters: list[torch.nn.Parameter], noise: Noise | None) -> None:
-        self.iteration, self.parameters, self.noise = iteration, parameters, noise
-        self.lost = self.zero = self.negligible = self.norm = 0.0
-        #: Whether the optimizer's own step is running.
-        self.stepping = False
-        self._before: list[torch.Tensor] = []
-        self._negligible = torch.zeros(1)
-        self.gradients: dict[str, torch.Tensor] = {}
-
-    @contextmanager
-    def watching(self) -> Iterator[None]:
-        """Watch the optimizer during a training step."""
-        iteration = self.iteration
-        with ExitStack() as hooks:
-            hooks.callback(iteration.optimizer.register_step_pre_hook(self._enter).remove)
-            hooks.callback(iteration.optimizer.register_step_post_hook(self._leave).remove)
-            hooks.enter_context(watched_calls(iteration))
-            watch_backward(iteration, hooks)
-            yield
-
-    def _enter(self, optimizer: torch.optim.Optimizer, _args: Any, _keywords: Any) -> None:
-        scaler, self.stepping = self.iteration.scaler, True
-        self.iteration.note_step(optimizer, watched=scaler.is_enabled())
-        self._before = [p.detach().clone() for p in self.parameters]
-        self._negligible = _count_negligible(self.parameters)
-        if self.noise is not None:
-            self.noise.add_to_gradients()
-        if self.iteration.index < GRADIENT_STEPS:
-            scale = float(getattr(optimizer, "grad_scale", None) or 1.0)
-            # Leave out parameters that this optimizer does not update: their gradients are still scaled.
-            updated = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-            self.gradients = {
-                name: parameter.grad.detach().clone() / scale
-                for name, parameter in self.iteration.model.named_parameters()
-                if id(parameter) in updated and parameter.grad is not None and not parameter.grad.is_sparse
-            }
-
-    def _leave(self, optimizer: torch.optim.Optimizer, _args: Any, _keywords: Any) -> None:
-        self.stepping = False
-        size, sums = 0, []
-        rows = [
-            (real_parts(parameter.grad.detach()), real_parts(parameter.detach()), real_parts(before))
-            for parameter, before in zip(self.parameters, self._before, strict=True)
-            if parameter.grad is not None and not parameter.grad.is_sparse
-        ]
-        for gradient, after, before in joined(*zip(*rows, strict=True)):
-            zero = gradient == 0
-            size += zero.numel()
-            unchanged = (after == before) & ~zero
-            sums.append(torch.stack([x.double().sum() for x in (gradient.double().square(), zero, unchanged)]))
-        # Copy all sums to the host at once: each copy waits for the device.
-        total = torch.stack(sums).sum(0) if sums else torch.zeros(3, dtype=torch.float64)
-        squares, zeros, unchanged_count, negligible = torch.cat([total, self._negligible.to(total.device)]).tolist()
-        self.lost, self.zero = unchanged_count / max(size - zeros, 1), zeros / max(size, 1)
-        self.negligible = negligible / max(size, 1)
-        self.norm = squares**0.5 / float(getattr(optimizer, "grad_scale", None) or 1.0)
-
-
-def _count_negligible(parameters: Sequence[torch.nn.Parameter]) -> torch.Tensor:
-    """Return the number of negligible elements of dense gradients (see ``TrajectoryStep``), a tensor of one element."""
-    gradients = [real_parts(p.grad.detach()) for p in parameters if p.grad is not None and not p.grad.is_sparse]
-    if not gradients:
-        return torch.zeros(1, dtype=torch.float64)
-    parts = [part for (part,) in joined(gradients)]
-    squares = torch.stack([part.double().square().sum() for part in parts]).sum()
-    below = FP32.u * (squares / max(sum(part.numel() for part in parts), 1)).sqrt()
-    return torch.stack([(part.abs() <= below).double().sum() for part in parts]).sum(0, keepdim=True)

@@ -50,6 +50,16 @@ def _is_rounded(tensor: torch.Tensor) -> bool:
     return bool(rounded_tensors([("", tensor.detach())]))
 
 
+#: Functions that write without saying so in their names; backward() may run a hook that steps.
+_WRITERS = frozenset({"__set__", "__setitem__", "backward"})
+
+
+def _may_write(name: str, kwargs: Any) -> bool:
+    """Return whether a function of this name may write to one of its arguments."""
+    is_in_place = (name.endswith("_") and not name.endswith("__")) or name.startswith("__i")
+    return is_in_place or name in _WRITERS or bool(kwargs and "out" in kwargs)
+
+
 class _Writes(TorchFunctionMode):
     """Mode that notes the line of each call that changes a tensor, while the tensor has rounded values after it."""
 
@@ -59,6 +69,8 @@ class _Writes(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
+        if not _may_write(getattr(func, "__name__", ""), kwargs):
+            return result
         tensor = self._tensor()
         version = self._state(tensor)
         if version != self._version:
@@ -72,4 +84,4 @@ class _Writes(TorchFunctionMode):
         if tensor is None:
             return ()
         values = tensor.detach()
-        return id(tensor), values.data_ptr(), values.dtype, float(values.abs().double().sum())
+        return id(tensor), values.data_ptr(), values.dtype, repr(float(values.abs().double().sum()))

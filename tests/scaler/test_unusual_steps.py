@@ -71,7 +71,7 @@ def test_optimizer_that_ignores_found_inf_is_reported(precision: Precision) -> N
 
 
 def test_step_that_changes_no_weight_is_reported() -> None:
-    with pytest.raises(AmpFailure, match="iteration 0: a step is skipped, or does nothing, without an overflow"):
+    with pytest.raises(AmpFailure, match="iteration 1: a step is skipped, or does nothing, without an overflow"):
         run(make_optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.0))
 
 
