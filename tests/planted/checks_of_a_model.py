@@ -382,7 +382,7 @@ def first_gradients_are_not_compared() -> None:
 def gradients_of_a_step_are_not_looked_at() -> None:
     from pytest_amp.scaler import accumulation
 
-    swap(accumulation._Accumulation, "before_step", lambda *_: None)
+    swap(accumulation._Accumulation, "before_step", lambda *_, **__: None)
 
 
 @defect(
