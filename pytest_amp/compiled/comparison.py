@@ -20,15 +20,16 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from pytest_amp.cases import Case, Realised, passes
 from pytest_amp.compiled.causes import known_cause
 from pytest_amp.compiled.compilation import Compilation, Where
+from pytest_amp.compiled.distance import StepDistance, equal_names, have_equal_forward
 from pytest_amp.compiled.graph_by_graph import graph_by_graph
 from pytest_amp.devices import DeviceKind
 from pytest_amp.devices.generators import seed_torch
 from pytest_amp.failure import AmpFailure, is_usage_error
-from pytest_amp.numerics import Conditions, Prediction, Step, exceeds, predict, relative_error, run_step, tolerance
+from pytest_amp.numerics import Conditions, Prediction, Step, exceeds, predict, run_step, tolerance
 from pytest_amp.numerics.cancellation import float32_errors
 from pytest_amp.numerics.case_run import CaseRun
 from pytest_amp.numerics.chance import not_acquitted
-from pytest_amp.numerics.compare import Compared, compare, confirmed, same
+from pytest_amp.numerics.compare import Compared, compare, confirmed
 from pytest_amp.numerics.draws import Draws, NotReplayed
 from pytest_amp.numerics.nonfinite import origin_in_step
 from pytest_amp.numerics.realised import realise, realise_and_run_float32
@@ -202,7 +203,7 @@ def check_compiled(
         return
     float32 = partial(float32_errors, case, realised, fp32, prediction, conditions)
     compared = compare(prediction, compiled_step, fp32, u=u, float32=float32)
-    same_as_eager = _equal(eager, compiled_step)
+    same_as_eager = equal_names(eager, compiled_step)
     worst = max(compared, key=lambda tensor: tensor.excess)
     limit = worst.factor * conditions.tolerance_scale
     observe(f"{name}/excess", worst.excess, kind="ratio", unit="noise", allowed=limit)
@@ -326,54 +327,6 @@ def _check_least(run: _Run, compared: Sequence[Compared], u: float) -> None:
         )
 
 
-def _has_forward_of(eager: Step, by_graphs: Step) -> bool:
-    """Return whether outputs and buffers of both steps are bitwise equal; a graph that Dynamo traced may be wrong."""
-    named = by_graphs.named()
-    forward = [name for name in eager.named() if name.startswith(("output.", "buffer."))]
-    return all(name in named and same(eager.named()[name], named[name]) for name in forward)
-
-
-def _equal(eager: Step, compiled: Step) -> list[str]:
-    """Return the names of the tensors that are bitwise equal in both steps."""
-    return [name for name, value in compiled.named().items() if same(eager.named()[name], value)]
-
-
-@dataclass(frozen=True)
-class _Distance:
-    """Distances of a compiled step's tensors from eager's, in units of the noise, and the unequal tensors."""
-
-    far: Mapping[str, float]
-    others: Sequence[str]
-
-    @classmethod
-    def between(cls, eager: Step, compiled: Step, prediction: Prediction, u: float) -> _Distance:
-        actual, reference, equal = compiled.named(), eager.named(), _equal(eager, compiled)
-        far = {
-            name: relative_error(actual[name], reference[name], scale=prediction.sizes[name])
-            / max(prediction.noise[name], tolerance.floor(actual[name].numel(), u))
-            for name in actual
-            if name in prediction.noise
-        }
-        return cls(far, [name for name in far if name not in equal])
-
-    @property
-    def worst(self) -> str:
-        return max(self.others, key=lambda name: self.far[name])
-
-    @property
-    def median(self) -> float:
-        return statistics.median(self.far.values())
-
-    def is_none(self, scale: float, *, bits: bool) -> bool:
-        """Return whether both steps are equal up to the order of sums, or with ``bits`` bitwise."""
-        if bits or not self.others:
-            return not self.others
-        return (
-            self.median <= tolerance.MEDIAN_DISTANCE * scale
-            and self.far[self.worst] <= tolerance.WORST_DISTANCE * scale
-        )
-
-
 def _check_same_kernels(  # noqa: PLR0913  # both steps, and what is known of them
     run: _Run, eager: Step, compiled: Step, prediction: Prediction, *, bits: bool, graphs: int
 ) -> None:
@@ -383,29 +336,29 @@ def _check_same_kernels(  # noqa: PLR0913  # both steps, and what is known of th
     normalizations: such a case is compared with a step in eager that is decomposed as the trace.
     """
     u, scale = run.conditions.precision.u, run.conditions.tolerance_scale
-    distance = _Distance.between(eager, compiled, prediction, u)
+    distance = StepDistance.between(eager, compiled, prediction, u)
     if distance.is_none(scale, bits=bits):
         return
     if graphs > 1:
         by_graphs = run.eager_by_graphs(eager, prediction.loss_scale)
-        if by_graphs is not None and _has_forward_of(eager, by_graphs):
-            distance = _Distance.between(by_graphs, compiled, prediction, u)
+        if by_graphs is not None and have_equal_forward(eager, by_graphs):
+            distance = StepDistance.between(by_graphs, compiled, prediction, u)
         if distance.is_none(scale, bits=bits):
             return
     traced = run.eager_as_traced(prediction.loss_scale)
     if traced is not None:
-        distance = _Distance.between(traced, compiled, prediction, u)
+        distance = StepDistance.between(traced, compiled, prediction, u)
         if distance.is_none(scale, bits=bits):
             return
     for other in run.eager_by_other_attention(prediction.loss_scale):
         distance = min(
             distance,
-            _Distance.between(other, compiled, prediction, u),
+            StepDistance.between(other, compiled, prediction, u),
             key=lambda distance_of_run: distance_of_run.median,
         )
         if distance.is_none(scale, bits=bits):
             return
-    worst, more = distance.worst, len(distance.others) - 1
+    worst, more = distance.worst, len(distance.unequal) - 1
     raise AmpFailure(
         f"{run.describe(worst)} is not that of eager (nor {more} more of {len(compiled.named())} tensors)",
         label_before="eager",

@@ -13,6 +13,7 @@ therefore gets the numbers that were recorded for that state.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
@@ -350,8 +351,8 @@ def _states(device: torch.device) -> dict[str, bytes]:
 
 
 def _bytes(state: torch.Tensor) -> bytes:
-    content: bytes = state.numpy().tobytes()
-    return content
+    """Return the bytes of a generator's state, a contiguous tensor of uint8 on the CPU; numpy may be missing."""
+    return ctypes.string_at(state.data_ptr(), state.nbytes)
 
 
 def _key(call: torch_private.Dispatched, generators: list[_Generator]) -> _Key:

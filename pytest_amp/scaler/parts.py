@@ -130,10 +130,10 @@ def _first(training: Training, scale: float) -> Iteration | None:
 
 def _largest_distance(left: Iteration, right: Iteration) -> float:
     """Return the largest distance of a step: gradients of one optimizer may be small beside those of another."""
-    steps, others = left.gradients_by_step, right.gradients_by_step
-    if len(steps) != len(others):
+    if len(left.gradients_by_step) != len(right.gradients_by_step):
         return float("inf")
-    return max((distance_of(step, other) for step, other in zip(steps, others, strict=True)), default=0.0)
+    pairs = zip(left.gradients_by_step, right.gradients_by_step, strict=True)
+    return max((distance_of(*pair) for pair in pairs), default=0.0)
 
 
 def distance_of(left: list[torch.Tensor], right: list[torch.Tensor]) -> float:

@@ -37,7 +37,6 @@ EMPTY = frozenset(
 )
 #: Attributes and fixtures of these names: users see them, or their class says what they are.
 NAMED_SO = {
-    "pytest_amp/compiled/comparison.py": {"others"},
     "pytest_amp/numerics/locate.py": {"given"},
     "pytest_amp/numerics/oracle/observer.py": {"given"},
     "pytest_amp/numerics/oracle/operation.py": {"given"},

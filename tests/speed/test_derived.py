@@ -135,7 +135,7 @@ def test_run_reports_that_a_floor_is_derived(speedy: Project) -> None:
     result.assert_outcomes(failed=1)
     text = result.stdout.str()
     assert "  floor     1.6766 times, with a margin of 3.0%" in text
-    assert f"lists; {remark}" in text
+    assert f"says which arm changed; {remark}" in text
     assert any(line.startswith("note ") and line.endswith(remark) for line in summary(result))
     speedy.file("floors.json", dumps([replace(row, median=10.0, floor=9.0)]))
     run(speedy, "--amp-floors=floors.json").assert_outcomes(passed=1)
