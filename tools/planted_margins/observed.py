@@ -138,7 +138,7 @@ _verdict: Any = verdict
 
 def pytest_configure() -> None:
     """Wrap the computations of the checks."""
-    compare, fault_of, check_reference = _gradients.compare, _verdict.fault_of, _gradients.check_reference
+    compare, fault_of, check_reference = _gradients.compare, _verdict.fault_of_result, _gradients.check_reference
 
     def compared(*args: Any, **kwargs: Any) -> list[Compared]:
         step: list[Compared] = compare(*args, **kwargs)
@@ -174,7 +174,7 @@ def pytest_configure() -> None:
             _now.note("hollow float32", 0.0, "")
         check_reference(run, amp, compared_tensors)
 
-    _gradients.compare, _verdict.fault_of, _gradients.check_reference = compared, judged, reference
+    _gradients.compare, _verdict.fault_of_result, _gradients.check_reference = compared, judged, reference
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
