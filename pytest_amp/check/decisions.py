@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 
 from pytest_amp.lint.place import calling_place
-from pytest_amp.torch_private import flat
+from pytest_amp.torch_private import flat, writes_in_place
 from pytest_amp.torch_private.trees import unflat
+from pytest_amp.training.noise import uniform_noise
 
 #: Functions with floating results that jump where their argument changes by a rounding.
 _STEPS = frozenset({"ceil", "floor", "frac", "heaviside", "histc", "round", "sign", "sgn", "trunc", "fix"})
@@ -49,7 +50,7 @@ class Decisions:
         """
         leaves, layout = flat(result)
         places = [place for place, leaf in enumerate(leaves) if _is_decision(name, leaf)]
-        if not places or not _has_floats((args, kwargs)) or _writes(name, kwargs):
+        if not places or not _has_floats((args, kwargs)) or writes_in_place(name, kwargs):
             return result
         if not self.replays:
             self._record.append((name, [_copied(leaves[place]) for place in places]))
@@ -79,23 +80,23 @@ class Disturbance:
 
     def disturb(self, name: str, args: Any, kwargs: Any, result: Any) -> Any:
         """Return the result of a call with an error, or unchanged if it has no new floating values."""
-        if not isinstance(result, torch.Tensor) or not result.is_floating_point() or not result.numel():
-            return result
-        if result.layout is not torch.strided:
+        if not _has_memory(result) or not result.is_floating_point() or not result.numel():
             return result
         line = calling_place().line
         self._calls[line, name] += 1
         if self._calls[line, name] > MOST:
             return result
-        noise = torch.rand(result.shape, generator=self.generator, dtype=torch.float32, device="cpu") * 2 - 1
-        factor = (1 + self.u * noise).to(result.device)
-        if _writes(name, kwargs):
+        factor = (1 + self.u * uniform_noise(result.shape, self.generator)).to(result.device)
+        if writes_in_place(name, kwargs):
             with torch.no_grad():
                 return result.mul_(factor)
-        tensors = [leaf for leaf in flat((args, kwargs))[0] if isinstance(leaf, torch.Tensor)]
-        tensors = [tensor for tensor in tensors if tensor.layout is torch.strided]
-        is_view = any(_memory(leaf) == _memory(result) for leaf in tensors)
+        tensors = [leaf for leaf in flat((args, kwargs))[0] if _has_memory(leaf)]
+        is_view = any(_memory(tensor) == _memory(result) for tensor in tensors)
         return result if is_view else result * factor.to(result.dtype)
+
+
+def _has_memory(leaf: object) -> TypeGuard[torch.Tensor]:
+    return isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided
 
 
 def _memory(tensor: torch.Tensor) -> object:
@@ -118,11 +119,6 @@ def _is_decision(name: str, leaf: Any) -> bool:
 
 def _has_floats(tree: Any) -> bool:
     return any(isinstance(leaf, torch.Tensor) and leaf.is_floating_point() for leaf in flat(tree)[0])
-
-
-def _writes(name: str, kwargs: Any) -> bool:
-    """Return whether a function writes into its argument, which then is its result, or sets an attribute."""
-    return "out" in kwargs or (name.endswith("_") and not name.endswith("__")) or name.startswith("__i")
 
 
 def _replayed(name: str, kwargs: Any, result: Any, recorded: Any) -> Any:

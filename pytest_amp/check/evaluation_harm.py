@@ -23,6 +23,7 @@ from pytest_amp.lint.suspect import ARITHMETIC
 from pytest_amp.numerics.conditions import Conditions
 from pytest_amp.numerics.errors import distance, norm
 from pytest_amp.numerics.redraw import redrawn
+from pytest_amp.training.noise import uniform_noise
 
 __tracebackhide__ = is_usage_error
 
@@ -144,8 +145,7 @@ def _disturb(model: torch.nn.Module, u: float, generator: torch.Generator) -> No
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.is_floating_point() and not parameter.is_sparse:
-                noise = torch.rand(parameter.shape, generator=generator, dtype=torch.float32, device="cpu") * 2 - 1
-                parameter.mul_(1 + u * noise.to(parameter.device))
+                parameter.mul_(1 + u * uniform_noise(parameter.shape, generator).to(parameter.device))
 
 
 def _has(metrics: Metrics, name: str, like: torch.Tensor) -> bool:

@@ -14,7 +14,7 @@ from pytest_amp.check.decisions import Decisions, Disturbance, is_random
 from pytest_amp.lint.place import Place, calling_place
 from pytest_amp.numerics.oracle.operation import LOW
 from pytest_amp.numerics.sites import followed_modules
-from pytest_amp.torch_private import flat
+from pytest_amp.torch_private import flat, writes_in_place
 from pytest_amp.torch_private.trees import tree_map
 
 #: File and first line of a function, whose low precision is disabled as a unit.
@@ -169,8 +169,7 @@ def _narrowed(name: str, args: tuple[Any, ...]) -> torch.dtype | None:
 
 def _is_in_place(name: str, kwargs: dict[str, Any]) -> bool:
     """Return whether a function writes to a tensor, whose dtype is then fixed."""
-    in_place = (name.endswith("_") and not name.endswith("__")) or name.startswith("__i")
-    return in_place or name in _WRITES or "out" in kwargs
+    return name in _WRITES or writes_in_place(name, kwargs)
 
 
 def _is_wide(target: Any) -> bool:

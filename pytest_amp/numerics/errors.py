@@ -93,13 +93,8 @@ def hollow_dtype(tensor: torch.Tensor, dtypes: Iterable[torch.dtype]) -> torch.d
     values = real_parts(stored_values(tensor)).flatten()
     if values.numel() < ENOUGH:
         return None
-    first = values[:FIRST]
-    return next((dtype for dtype in dtypes if _may_be_in(first, dtype) and is_hollow(tensor, dtype)), None)
-
-
-def _may_be_in(values: torch.Tensor, dtype: torch.dtype) -> bool:
-    """Return whether ``dtype`` represents all of ``values`` that are numbers."""
-    return bool(((values == values.to(dtype).to(values.dtype)) | values.isnan()).all())
+    first = values[:FIRST].nan_to_num(0.0, math.inf, -math.inf)
+    return next((dtype for dtype in dtypes if all_in(first, dtype) and is_hollow(tensor, dtype)), None)
 
 
 def finite_values(tensor: torch.Tensor) -> torch.Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -131,7 +132,7 @@ def _first(training: Training, scale: float) -> Iteration | None:
 def _largest_distance(left: Iteration, right: Iteration) -> float:
     """Return the largest distance of a step: gradients of one optimizer may be small beside those of another."""
     if len(left.gradients_by_step) != len(right.gradients_by_step):
-        return float("inf")
+        return math.inf
     pairs = zip(left.gradients_by_step, right.gradients_by_step, strict=True)
     return max((distance_of(*pair) for pair in pairs), default=0.0)
 
@@ -139,9 +140,9 @@ def _largest_distance(left: Iteration, right: Iteration) -> float:
 def distance_of(left: list[torch.Tensor], right: list[torch.Tensor]) -> float:
     """Return the distance of two lists of gradients relative to the first's size; infinite if lengths differ."""
     if len(left) != len(right):
-        return float("inf")
-    size = sum(float(tensor.square().sum()) for tensor in left) ** 0.5
-    difference = sum(float((a - b).square().sum()) for a, b in zip(left, right, strict=True)) ** 0.5
+        return math.inf
+    size = math.hypot(*(float(tensor.norm()) for tensor in left))
+    difference = math.hypot(*(float((a - b).norm()) for a, b in zip(left, right, strict=True)))
     return difference / size if size else 0.0
 
 

@@ -16,7 +16,7 @@ from pytest_amp.scaler.buffers import check_buffers, expect_buffers, take_nonfin
 from pytest_amp.scaler.calls import check_calls, check_stale
 from pytest_amp.scaler.iteration import Iteration
 from pytest_amp.scaler.outcomes import RULE, Steps, check_outcome, check_scale
-from pytest_amp.scaler.parts import check_parts
+from pytest_amp.scaler.parts import check_parts, distance_of
 from pytest_amp.scaler.reasons import at_any_scale, likely_of_difference
 from pytest_amp.scaler.reference import UpdateRule
 from pytest_amp.scaler.refusal import refused
@@ -269,11 +269,7 @@ def _check_gradients(training: Training, iteration: Iteration, scale: float) -> 
 def _distance(training: Training, iteration: Iteration, scale: float) -> float:
     """Return the relative distance of the optimizer's gradients from those of a first iteration at ``scale``."""
     other, _ = _first(_clean(training), scale)
-    left, right = iteration.gradients_by_step[:1], other.gradients_by_step[:1]
-    if [len(gradients) for gradients in left] != [len(gradients) for gradients in right]:
+    if not other.gradients_by_step:
         return math.inf  # one of them is nonfinite, and its step was skipped
     # Those of later steps are of weights that earlier ones have changed, by the rounding of their gradients, too.
-    pairs = list(zip(left[0], right[0], strict=True))
-    difference = torch.stack([(left - right).norm() for left, right in pairs]).norm()
-    size = torch.stack([left.norm() for left, _ in pairs]).norm()
-    return float(difference / size) if float(size) else 0.0
+    return distance_of(iteration.gradients_by_step[0], other.gradients_by_step[0])

@@ -81,7 +81,7 @@ from pytest_amp.torch_private.virtual import (
     with_aliases,
     written_arguments,
 )
-from pytest_amp.torch_private.writes import written_memory
+from pytest_amp.torch_private.writes import writes_in_place, written_memory
 
 __all__ = [
     "Aliasing",
@@ -160,6 +160,7 @@ __all__ = [
     "without_interception",
     "write_cudnn_flag",
     "write_float32_setting",
+    "writes_in_place",
     "written_arguments",
     "written_memory",
 ]

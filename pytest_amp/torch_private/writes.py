@@ -1,8 +1,8 @@
-"""The memory that operators write to in place."""
+"""Functions that write in place, and the memory that operators write to."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,6 +10,14 @@ from pytest_amp.torch_private.dispatcher import arguments_of
 from pytest_amp.torch_private.modes import each_call
 from pytest_amp.torch_private.trees import tree_leaves
 from pytest_amp.torch_private.virtual import written_arguments
+
+
+def writes_in_place(name: str, kwargs: Mapping[str, Any]) -> bool:
+    """Return whether a torch function writes to an argument, by its ``__name__`` and keyword arguments.
+
+    ``__setitem__`` and setters of attributes write as well, but their names do not say so.
+    """
+    return "out" in kwargs or (name.endswith("_") and not name.endswith("__")) or name.startswith("__i")
 
 
 @contextmanager

@@ -16,6 +16,11 @@ from pytest_amp.precision import Precision
 PERTURBATION = 4.0
 
 
+def uniform_noise(shape: torch.Size, generator: torch.Generator) -> torch.Tensor:
+    """Return float32 values on the CPU, uniform in [-1, 1], from a generator of the CPU."""
+    return torch.rand(shape, generator=generator, dtype=torch.float32, device="cpu").mul_(2).sub_(1)
+
+
 class Noise:
     """Noise in step number ``step`` of the companion number ``companion``; see ``training.trajectory.run``."""
 
@@ -42,7 +47,7 @@ class Noise:
         with torch.no_grad():
             for p in parameters:
                 weight = real_parts(p)
-                noise = torch.rand(weight.shape, generator=self._generator).mul_(2).sub_(1)
+                noise = uniform_noise(weight.shape, self._generator)
                 weight.mul_(1 + self._size * noise.to(weight.device, weight.dtype))
             perturbed = [p.detach().clone() for p in parameters]
         yield

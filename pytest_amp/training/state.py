@@ -31,7 +31,7 @@ class Rounded:
 
 def rounded_parameters(model: torch.nn.Module) -> list[Rounded]:
     """Return parameters and floating buffers that are low-precision, or were rounded since they were computed."""
-    return list(_rounded([*model.named_parameters(), *model.named_buffers()]))
+    return list(rounded_tensors([*model.named_parameters(), *model.named_buffers()]))
 
 
 def rounded_state(model: torch.nn.Module, optimizer: torch.optim.Optimizer, *, hollow: bool = True) -> list[Rounded]:
@@ -46,7 +46,7 @@ def rounded_state(model: torch.nn.Module, optimizer: torch.optim.Optimizer, *, h
         for entry, value in state.items()
         if isinstance(value, torch.Tensor)
     ]
-    return [entry for entry in _rounded(tensors) if hollow or not entry.hollow]
+    return [entry for entry in rounded_tensors(tensors) if hollow or not entry.hollow]
 
 
 def rounded_kept(retained: Mapping[str, object]) -> list[Rounded]:
@@ -58,7 +58,7 @@ def rounded_kept(retained: Mapping[str, object]) -> list[Rounded]:
     for name, value in retained.items():
         named = value.named_parameters() if isinstance(value, AveragedModel) else named_tensors(value)
         tensors += [(f"kept[{name!r}]{f'.{part}' if part else ''}", tensor) for part, tensor in named]
-    return [entry for entry in _rounded(tensors) if not entry.hollow]
+    return [entry for entry in rounded_tensors(tensors) if not entry.hollow]
 
 
 class UpdatedModules:
@@ -87,7 +87,7 @@ class UpdatedModules:
                 same, values = before.get(key, (None, tensor))
                 if same is tensor and not torch.equal(tensor, values) and not _is_copy(tensor, weights.get(part)):
                     updated.append((key, tensor.detach()))
-        return list(_rounded(updated))
+        return list(rounded_tensors(updated))
 
 
 def _is_copy(tensor: torch.Tensor, weight: torch.Tensor | None) -> bool:
@@ -98,12 +98,8 @@ def _is_low(tensor: torch.Tensor) -> bool:
     return is_inexact(tensor) and tensor.dtype.to_real().itemsize < torch.float32.itemsize
 
 
-def rounded_tensors(tensors: list[tuple[str, torch.Tensor]]) -> list[Rounded]:
-    """Return the named tensors that are low-precision, or whose values all are representable in a low dtype."""
-    return list(_rounded(tensors))
-
-
-def _rounded(tensors: list[tuple[str, torch.Tensor]]) -> Iterator[Rounded]:
+def rounded_tensors(tensors: list[tuple[str, torch.Tensor]]) -> Iterator[Rounded]:
+    """Yield the named tensors that are low-precision, or whose values all are representable in a low dtype."""
     for name, tensor in tensors:
         if not is_inexact(tensor):
             continue

@@ -13,6 +13,7 @@ from pytest_amp.account import receive
 from pytest_amp.cases import passes
 from pytest_amp.failure import AmpFailure
 from pytest_amp.numerics.callers import calling_line
+from pytest_amp.torch_private import writes_in_place
 from pytest_amp.training.state import rounded_tensors
 from pytest_amp.training.trajectory import Setup, TrainingIteration, run
 
@@ -47,7 +48,7 @@ def _tensors(model: torch.nn.Module) -> Mapping[str, torch.Tensor]:
 
 
 def _is_rounded(tensor: torch.Tensor) -> bool:
-    return bool(rounded_tensors([("", tensor.detach())]))
+    return any(rounded_tensors([("", tensor.detach())]))
 
 
 #: Functions that write without saying so in their names; backward() may run a hook that steps.
@@ -56,8 +57,7 @@ _WRITERS = frozenset({"__set__", "__setitem__", "backward"})
 
 def _may_write(name: str, kwargs: Any) -> bool:
     """Return whether a function of this name may write to one of its arguments."""
-    is_in_place = (name.endswith("_") and not name.endswith("__")) or name.startswith("__i")
-    return is_in_place or name in _WRITERS or bool(kwargs and "out" in kwargs)
+    return name in _WRITERS or writes_in_place(name, kwargs or {})
 
 
 class _Writes(TorchFunctionMode):
