@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -131,9 +132,36 @@ def test_fault_is_limited_to_machines_with_a_property(monkeypatch: pytest.Monkey
     machine.has_property.cache_clear()
 
 
+@pytest.fixture
+def _untried_lstm() -> Iterator[None]:
+    machine._runs_lstm.cache_clear()
+    yield
+    machine._runs_lstm.cache_clear()
+
+
+@pytest.mark.usefixtures("_untried_lstm")
+@pytest.mark.parametrize(
+    ("error", "lacks"),
+    [(None, False), ("could not create a primitive descriptor for the LSTM", True), ("mixed dtypes", False)],
+)
+def test_an_lstm_lacks_a_kernel_if_onednn_creates_no_primitive(
+    monkeypatch: pytest.MonkeyPatch, error: str | None, *, lacks: bool
+) -> None:
+    def forward(*_arguments: object) -> None:
+        if error is not None:
+            raise RuntimeError(error)
+
+    monkeypatch.setattr("pytest_amp.torch_private.cpu_has_onednn_kernels", lambda _precision: True)
+    monkeypatch.setattr(torch.nn.LSTM, "forward", forward)
+    before = torch.get_rng_state()
+    assert machine.lacks_lstm_kernel("cpu", "fp16") is lacks
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 @pytest.mark.parametrize("kernels", [False, True])
 def test_machine_property_depends_on_kernels_for_a_low_dtype(monkeypatch: pytest.MonkeyPatch, *, kernels: bool) -> None:
     monkeypatch.setattr("pytest_amp.torch_private.cpu_has_onednn_kernels", lambda _precision: kernels)
+    monkeypatch.setattr(machine, "_runs_lstm", lambda _precision, **_mode: kernels)
     assert machine.lacks_lstm_kernel("cpu", "fp16") is not kernels
     assert machine.adds_up_low_convolutions("cpu", "fp16") is not kernels
     for name in ("lacks_lstm_kernel", "adds_up_low_convolutions"):

@@ -5,15 +5,15 @@ from __future__ import annotations
 from pytest_amp.known import machine
 
 
-def lacks_lstm_kernel(device_type: str, precision: str) -> str | None:
+def lacks_lstm_kernel(device_type: str, precision: str, *, training: bool = True) -> str | None:
     """Return the reason why an LSTM under autocast raises RuntimeError on this machine, or None if it runs.
 
-    Affected are CPUs without oneDNN's kernels for the dtype: fp16 always, bf16 if a small LSTM raises.
+    Affected are CPUs without oneDNN's kernels for the dtype: see ``pytest_amp.known.machine``.
     """
-    if not machine.lacks_lstm_kernel(device_type, precision):
+    if not machine.lacks_lstm_kernel(device_type, precision, training=training):
         return None
-    needed = "without AVX512-FP16 or AMX-FP16" if precision == "fp16" else "on this CPU"
-    return f"oneDNN has no {precision} LSTM {needed} (related: pytorch/pytorch#100621)"
+    use = "trains" if training else "runs"
+    return f"oneDNN has no {precision} LSTM that {use} on this CPU (related: pytorch/pytorch#100621)"
 
 
 def adds_up_low_convolutions(device_type: str, precision: str) -> str | None:
