@@ -21,6 +21,7 @@ from typing import Any, TypeAlias
 import torch
 
 from pytest_amp import torch_private
+from pytest_amp.numerics.drawn_decisions import DrawnDecisions
 
 #: Key of a draw: its operator, the shapes and integers of its arguments, and the states of its generators.
 _Key: TypeAlias = tuple[object, ...]
@@ -73,12 +74,13 @@ class Draw:
     """Random numbers of one call.
 
     ``values`` are its mask or noise if the operator returns one, else its results. ``after`` are the states of its
-    generators after the call. ``dtype`` is the dtype of its first result.
+    generators after the call. ``dtype`` is the dtype of its first result. ``key`` is that of ``_key``.
     """
 
     values: tuple[torch.Tensor, ...]
     after: tuple[torch.Tensor, ...]
     dtype: torch.dtype
+    key: _Key = ()
 
 
 def _is_same(draw: Draw, other: Draw) -> bool:
@@ -93,9 +95,10 @@ class Draws:
 
     ``apart`` are the operators with fused dropout (MASKLESS) that ``scope`` disables in every step of the case.
     ``not_replayed`` are those that run although they cannot be replayed. ``unknown`` are operators that draw in a later
-    step, but have no recorded draw. ``end`` are the states of the default generators after the recorded step, by device
-    type. ``ended_elsewhere`` is whether the same step left them in different states when it ran without the recorder:
-    it then draws numbers that the recorder does not see. ``problem`` is the error that prevented the recording.
+    step, but have no recorded draw. ``decisions`` are those that the step takes from its random numbers alone. ``end``
+    are the states of the default generators after the recorded step, by device type. ``ended_elsewhere`` is whether the
+    same step left them in different states when it ran without the recorder: it then draws numbers that the recorder
+    does not see. ``problem`` is the error that prevented the recording.
     """
 
     apart: frozenset[str] = frozenset()
@@ -105,6 +108,7 @@ class Draws:
     end: dict[str, bytes] = field(default_factory=dict)
     problem: str | None = None
     ended_elsewhere: bool = False
+    decisions: DrawnDecisions = field(default_factory=DrawnDecisions)
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[None]:
@@ -137,8 +141,10 @@ class Draws:
             yield
 
     def same_as(self, other: Draws) -> bool:
-        """Return whether two steps drew the same random numbers in the same order, from the same generator states."""
+        """Return whether two steps drew the same numbers in the same order, and took the same decisions from them."""
         if self.not_replayed or other.not_replayed or [*self.recorded] != [*other.recorded]:
+            return False
+        if not self.decisions.are_equal(other.decisions):
             return False
         pairs = zip(self.recorded.values(), other.recorded.values(), strict=True)
         return all(_is_same(draw, other_draw) for draw, other_draw in pairs)
@@ -158,7 +164,9 @@ class Draws:
 
     def _recorded(self, overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not torch_private.is_random(overload):
-            return torch_private.call_overload(overload, args, kwargs)
+            result = torch_private.call_overload(overload, args, kwargs)
+            self.decisions.record(overload, args, kwargs, result)
+            return result
         call = torch_private.Dispatched(overload, args, kwargs)
         if not draws(call):
             return call()
@@ -168,15 +176,23 @@ class Draws:
         key = _key(call, _generators(call))
         noise = _unrounded_noise(call)
         result = call()
-        draw = _draw(call, result)
+        draw = replace(_draw(call, result), key=key)
         if noise is not None and _equals_rounded(draw.values[0], noise):
             draw = replace(draw, values=(noise,))
         self.recorded[key] = draw
+        self.follow(call, draw, result)
         return result
+
+    def follow(self, call: torch_private.Dispatched, draw: Draw, result: Any) -> None:
+        """Follow the decisions that the step takes from the result of a call that drew ``draw``."""
+        if not is_computed(call):
+            self.decisions.drawn(draw.key, _drawn(call, result))
 
     def _replayed(self, overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not torch_private.is_random(overload):
-            return torch_private.call_overload(overload, args, kwargs)
+            result = torch_private.call_overload(overload, args, kwargs)
+            self.decisions.replay(overload, args, kwargs, result)
+            return result
         call = torch_private.Dispatched(overload, args, kwargs)
         states_before = [generator.get() for generator in _generators(call)] if draws(call) else []
         draw = self.find(call)
@@ -189,6 +205,7 @@ class Draws:
         result = call()
         for generator, state in zip(_generators(call), states_after, strict=True):
             generator.set(state)
+        self.follow(call, draw, result)
         targets = _drawn(call, result)
         first = torch_private.flat(result)[0][0]
         if first.dtype == draw.dtype and all(map(_equals_rounded, targets, draw.values)):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pytest_amp.account import receive
@@ -14,6 +14,9 @@ from pytest_amp.training.trajectory import Setup, Trajectory, run
 
 #: Number of companions: perturbed float32 runs. In a window of five steps they give twenty values for the spread.
 COMPANIONS = 4
+#: Number of further companions, if all draw their own random numbers, and how much farther out than the farthest of all
+#: a run may be.
+_FURTHER, _BEYOND = 12, 1.5
 #: Steps before and after a step that contribute to its spread: half of the window.
 _AROUND = 2
 #: Half width of the band, in spreads. See ``Band``.
@@ -77,9 +80,16 @@ def band_of(setup: Setup, plain: Trajectory, *, scale: float = 1.0) -> Band:
     return make_band(plain.losses, companions, u=setup.precision.u, scale=scale)
 
 
-def companions_of(setup: Setup, *, redraw: bool = False) -> list[Trajectory]:
+def companions_of(
+    setup: Setup, *, redraw: bool = False, numbers: Sequence[int] = range(COMPANIONS)
+) -> list[Trajectory]:
     """Return float32 runs of ``setup`` that are perturbed by rounding-sized noise; see ``run`` for ``redraw``."""
-    return [run(setup, low=False, companion=index, redraw=redraw) for index in range(COMPANIONS)]
+    return [run(setup, low=False, companion=number, redraw=redraw) for number in numbers]
+
+
+def further_companions_of(setup: Setup) -> list[Trajectory]:
+    """Return the companions, with random numbers of their own, that ``redrawn_band`` needs besides the first ones."""
+    return companions_of(setup, redraw=True, numbers=range(COMPANIONS, COMPANIONS + _FURTHER))
 
 
 def cast_companions_of(setup: Setup) -> list[Trajectory]:
@@ -119,6 +129,23 @@ def widened(band: Band, cast: list[list[float]], *, u: float, scale: float = 1.0
     spread, half = (tuple(map(max, narrow, other)) for narrow, other in pairs)
     floors = {step: reason for step, reason in band.floors.items() if step in wide.floors}
     return Band(band.losses, spread, half, more=", or of runs with manual casts", floors=floors)
+
+
+def redrawn_band(losses: list[float], redrawn: list[list[float]], *, u: float, scale: float = 1.0) -> Band:
+    """Return a band around ``losses`` that contains all ``redrawn`` losses, runs that draw their own random numbers.
+
+    Chance then decides more than rounding, and its tails are longer than those of a spread of four runs: a sample that
+    has the one row of a large loss. A healthy run is as likely as any other of n to be the farthest, which is once in
+    n + 1; the band ends ``_BEYOND`` times as far out as the farthest.
+    """
+    band = make_band(losses, redrawn, u=u, scale=scale)
+    factor = max(1.0, _BEYOND * max(band.margin(other) for other in redrawn))
+    return replace(
+        band,
+        half=tuple(half * factor for half in band.half),
+        more=f", {factor:.2g} times that for {len(redrawn)} runs which all draw different numbers",
+        floors={},
+    )
 
 
 def converged_loss(losses: list[float], *, u: float) -> float:

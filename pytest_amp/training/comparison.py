@@ -16,7 +16,16 @@ from pytest_amp.precision import dtype_name
 from pytest_amp.record import Observe
 from pytest_amp.scaler.calls import check_calls, check_stale
 from pytest_amp.scaler.regions import check_region
-from pytest_amp.training.band import Band, cast_companions_of, companions_of, converged_loss, make_band, widened
+from pytest_amp.training.band import (
+    Band,
+    cast_companions_of,
+    companions_of,
+    converged_loss,
+    further_companions_of,
+    make_band,
+    redrawn_band,
+    widened,
+)
 from pytest_amp.training.constants import Constants, frozen_tensors
 from pytest_amp.training.draws import recorded_draws
 from pytest_amp.training.gradients import Doubtful, check_gradients
@@ -149,9 +158,7 @@ def _check(
     left = band.leaves(low_run.losses)
     # The first loss is that of equal weights: only later ones may be rounding that training has amplified.
     if left and _finite(low_run.losses[left]) and band.visible >= _VISIBLE:
-        with draws.replaying():
-            cast = [companion.losses for companion in cast_companions_of(setup)]
-        band = widened(band, cast, u=setup.precision.u, scale=tolerance_scale) if cast else band
+        band = _wider(setup, band, disturbed, draws, scale=tolerance_scale, redrawn=bool(unrecorded))
         left = band.leaves(low_run.losses)
     if band.visible < _VISIBLE:
         check_gradients(setup, plain, low_run, companions, draws)
@@ -171,6 +178,18 @@ def _check(
         )
     check_gradients(setup, plain, low_run, companions, draws)
     return low_run, band
+
+
+def _wider(  # noqa: PLR0913  # what makes a band
+    setup: Setup, band: Band, companions: list[list[float]], draws: Draws, *, scale: float, redrawn: bool
+) -> Band:
+    """Return ``band``, with what decides chance besides the rounding of weights and gradients."""
+    if redrawn:
+        further = [companion.losses for companion in further_companions_of(setup)]
+        return redrawn_band(list(band.losses), [*companions, *further], u=setup.precision.u, scale=scale)
+    with draws.replaying():
+        cast = [companion.losses for companion in cast_companions_of(setup)]
+    return widened(band, cast, u=setup.precision.u, scale=scale) if cast else band
 
 
 def _finite(value: float) -> bool:

@@ -69,7 +69,7 @@ def rounded_step(setup: Setup, index: int, names: Container[str], draws: Draws) 
 
 def _prediction(setup: Setup, index: int, draws: Draws) -> Prediction:
     realised = replace(_before(setup, index, draws), draws=draws if draws.recorded else None)
-    return predict(setup.case, realised, setup.device, setup.precision, seed=setup.seed + index)
+    return predict(setup.case, realised, setup.device, setup.precision, seed=setup.seed_of(index))
 
 
 def _before(setup: Setup, index: int, draws: Draws) -> Realised:

@@ -29,6 +29,8 @@ __tracebackhide__ = is_usage_error
 #: Initial scale, GradScaler's default, and the scale below which a run does not begin again if only some steps of an
 #: iteration are skipped. The scaler decreases the scale until the gradients of the case are finite.
 _SCALE, _LEAST_SCALE = 2.0**16, 2.0**-24
+#: Distance of the seeds of two steps; more than the number of seeds from which a result is drawn.
+_SEEDS_BETWEEN_STEPS = 1009
 #: Number of consecutive skipped steps that is an error: the scale has then decreased from 2**16 to 2**-24.
 _MOST_SKIPPED = 40
 
@@ -73,6 +75,10 @@ class Setup:
     def case_of(self, *, low: bool) -> Case:
         """Return the case of a run in mixed precision (``low``) or in float32."""
         return self.case if low or self.plain is None else self.plain
+
+    def seed_of(self, step: int) -> int:
+        """Return the seed of the random numbers of ``step``: those of a redraw have no step in common with it."""
+        return self.seed + _SEEDS_BETWEEN_STEPS * step
 
     def batch(self, step: int, first: Any, *, low: bool = True) -> Any:
         """Return the batch of ``step`` on the device: a new one with ``fresh``, otherwise ``first``."""
@@ -265,7 +271,7 @@ def _run_step(  # noqa: PLR0913  # arguments of one step
         iteration.scaler.begin()
         iteration.losses.clear()
         # Draw other random numbers after many attempts: if these gave NaN at any scale, a repetition would, too.
-        draws = seeded(setup.seed + iteration.index + 10**6 * (skipped // _ATTEMPTS_PER_DRAW) + offset)
+        draws = seeded(setup.seed_of(iteration.index) + 10**6 * (skipped // _ATTEMPTS_PER_DRAW) + offset)
         iteration.backwards.clear()
         with draws, watch.watching(), _refusals(iteration, watch), _noted_regions(iteration, noise):
             iteration.conclude(setup.train(iteration))

@@ -135,11 +135,17 @@ def evaluated(model: nn.Module, rows: Mapping[str, torch.Tensor], region: Region
 
 
 def manual_gradients(
-    seed: int, device: torch.device, region: Region, *, dtype: torch.dtype | None = None
+    seed: int,
+    device: torch.device,
+    region: Region,
+    *,
+    dtype: torch.dtype | None = None,
+    output: torch.dtype | None = None,
 ) -> list[Tensors]:
     """Return the gradients of each rank's rows, computed one after the other in this process by manual casts.
 
-    With ``dtype``, weights and inputs are cast to it beforehand, as policies of parameters do.
+    With ``dtype``, weights and inputs are cast to it beforehand, as policies of parameters do. With ``output``, each
+    linear layer returns that dtype and casts its input to ``dtype``, as units with a dtype for outputs do.
     """
     outputs = []
     for number in range(SIZE):
@@ -148,9 +154,18 @@ def manual_gradients(
         if dtype is not None:
             model = copy.deepcopy(model).to(dtype)
             rows["inputs"] = rows["inputs"].to(dtype)
+        if output is not None:
+            _cast_outputs(model, dtype or torch.float32, output)
         backward(model, rows, region)
         outputs.append(gradients(model))
     return outputs
+
+
+def _cast_outputs(model: nn.Module, dtype: torch.dtype, output: torch.dtype) -> None:
+    for layer in model.children():
+        if isinstance(layer, nn.Linear):
+            layer.register_forward_pre_hook(lambda _layer, args: (args[0].to(dtype),))
+            layer.register_forward_hook(lambda _layer, _args, result: result.to(output))
 
 
 def mean(parts: list[Tensors], dtype: torch.dtype = torch.float32) -> Tensors:

@@ -54,7 +54,13 @@ class Policy:
         device = amp.device.torch_device
         if self.region:
             return mean(manual_gradients(amp.config.seed, device, amp.autocast))
-        parts = manual_gradients(amp.config.seed, device, contextlib.nullcontext, dtype=_dtype(self.gathered(amp)))
+        parts = manual_gradients(
+            amp.config.seed,
+            device,
+            contextlib.nullcontext,
+            dtype=_dtype(self.gathered(amp)),
+            output=None if self.output is None else _dtype(self.returned(amp)),
+        )
         return averaged(parts, _dtype(self.reduced(amp)))
 
 

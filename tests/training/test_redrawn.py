@@ -15,8 +15,8 @@ from pytest_amp.scaler import standard_step
 
 
 def step(iteration):
-    # Torch is seeded with the run's seed plus the index of the step.
-    seed = torch.initial_seed() - iteration.index
+    # Torch is seeded with the run's seed plus 1009 times the index of the step.
+    seed = torch.initial_seed() - 1009 * iteration.index
     if iteration.low and iteration.index == 3 and seed in {seeds}:
         with torch.no_grad():
             for parameter in iteration.model.parameters():

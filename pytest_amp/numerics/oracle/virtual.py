@@ -129,6 +129,8 @@ class Predictor:
     def run(self, call: torch_private.Dispatched) -> Any:
         """Run one call, and return its result with virtual tensors."""
         result = self._run(call)
+        if self.draws is not None:
+            self.draws.decisions.replay(call.overload, call.args, call.kwargs, result, values)
         if self.notice is not None:
             self.notice(call, result)
         return result
@@ -151,8 +153,7 @@ class Predictor:
         if not any(is_real(leaf) for leaf in leaves) and not any(returned):
             return call()
         if draws(call) and call.overload.name() not in MASKLESS:
-            draw = None if self.draws is None else self.draws.find(call)
-            return self._replayed(call, draw or self._drawn(call), returned)
+            return self._random(call, returned)
         try:
             return self._computed(call, returned)
         except (RuntimeError, TypeError, NotImplementedError, ValueError, IndexError) as error:
@@ -247,6 +248,13 @@ class Predictor:
             return None
         copy = replace(operation, args=(operation.args[0].clone(), *operation.args[1:]))
         return self._evaluated(call, copy)[0]  # type: ignore[no-any-return]
+
+    def _random(self, call: torch_private.Dispatched, returned: tuple[torch.dtype | None, ...]) -> Any:
+        draw = None if self.draws is None else self.draws.find(call)
+        result = self._replayed(call, draw or self._drawn(call), returned)
+        if self.draws is not None and draw is not None:
+            self.draws.follow(call, draw, result)
+        return result
 
     def _drawn(self, call: torch_private.Dispatched) -> Draw:
         """Draw random numbers with the real dtypes."""
