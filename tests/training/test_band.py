@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_amp.training import WIDTH, make_band
-from pytest_amp.training.band import widened
+from pytest_amp.training.band import redrawn_band, widened
 
 LOSSES = [4.0, 3.0, 2.0, 1.0]
 
@@ -48,3 +48,13 @@ def test_runs_with_manual_casts_widen_the_band_by_their_spread_and_not_by_their_
 def test_band_of_a_converged_loss_is_a_rounding_of_the_first_one() -> None:
     losses = [4.0, 1.0, 1e-3, 1e-6]
     assert make_band(losses, [losses], u=2.0**-8).half == pytest.approx([2.0**-5, 2.0**-7, 2.0**-6, 2.0**-6])
+
+
+def test_band_of_redrawn_runs_contains_each_of_them_with_room_to_spare() -> None:
+    others = [[x + 0.1 for x in LOSSES] for _ in range(15)]
+    outlier = [*LOSSES[:-1], LOSSES[-1] + 2.0]
+    band = redrawn_band(LOSSES, [*others, outlier], u=2.0**-20)
+    assert band.margin(outlier) == pytest.approx(1 / 1.5)
+    assert band.leaves([*LOSSES[:-1], LOSSES[-1] + 3.1]) == 3
+    assert "times that for 16 runs which all draw different numbers" in band.width_in_words(3)
+    assert redrawn_band(LOSSES, others, u=2.0**-20).half == make_band(LOSSES, others, u=2.0**-20).half
