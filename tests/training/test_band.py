@@ -51,10 +51,10 @@ def test_band_of_a_converged_loss_is_a_rounding_of_the_first_one() -> None:
 
 
 def test_band_of_redrawn_runs_contains_each_of_them_with_room_to_spare() -> None:
-    others = [[x + 0.1 for x in LOSSES] for _ in range(15)]
+    neighbours = [[x + 0.1 for x in LOSSES] for _ in range(15)]
     outlier = [*LOSSES[:-1], LOSSES[-1] + 2.0]
-    band = redrawn_band(LOSSES, [*others, outlier], u=2.0**-20)
+    band = redrawn_band(LOSSES, [*neighbours, outlier], u=2.0**-20)
     assert band.margin(outlier) == pytest.approx(1 / 1.5)
     assert band.leaves([*LOSSES[:-1], LOSSES[-1] + 3.1]) == 3
     assert "times that for 16 runs which all draw different numbers" in band.width_in_words(3)
-    assert redrawn_band(LOSSES, others, u=2.0**-20).half == make_band(LOSSES, others, u=2.0**-20).half
+    assert redrawn_band(LOSSES, neighbours, u=2.0**-20).half == make_band(LOSSES, neighbours, u=2.0**-20).half
