@@ -18,6 +18,8 @@ from pytest_amp import torch_private
 
 #: Operators with floating results that jump where their argument changes by a rounding; in place, comparisons as well.
 _STEPS = frozenset({"ceil", "eq", "floor", "frac", "ge", "gt", "le", "lt", "ne", "round", "sgn", "sign", "trunc"})
+#: Operators that change no value but by rounding; a step in the tensor's own dtype does without the cast.
+_COPIES = frozenset({"aten::_to_copy", "aten::alias", "aten::clone", "aten::detach"})
 
 
 @dataclass
@@ -40,8 +42,8 @@ class DrawnDecisions:
 
     def record(self, overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         """Record the decisions in the result of a call, and follow it if it is derived."""
-        if self._derived:
-            self._seen(torch_private.Dispatched(overload, args, kwargs), result, self._kept)
+        if self._may_take(args, kwargs):
+            self._seen(torch_private.Dispatched(overload, args, kwargs), result, self._keep)
 
     def replay(
         self,
@@ -53,19 +55,26 @@ class DrawnDecisions:
     ) -> None:
         """Write the recorded decisions to the result of a call; ``values`` returns the tensor that has its numbers."""
 
-        def written(key: Hashable, tensors: Sequence[torch.Tensor]) -> None:
+        def write(key: Hashable, tensors: Sequence[torch.Tensor]) -> None:
             for tensor, value in zip(tensors, self.recorded.get(key, ()), strict=False):
                 if tensor.shape == value.shape:
                     values(tensor).copy_(value)
 
-        if self._derived:
-            self._seen(torch_private.Dispatched(overload, args, kwargs), result, written)
+        if self._may_take(args, kwargs):
+            self._seen(torch_private.Dispatched(overload, args, kwargs), result, write)
 
     def are_equal(self, other: DrawnDecisions) -> bool:
         """Return whether two steps took the same decisions."""
         return self.recorded.keys() == other.recorded.keys() and all(
             all(torch.equal(a.double(), b.double()) for a, b in zip(decided, other.recorded[key], strict=True))
             for key, decided in self.recorded.items()
+        )
+
+    def _may_take(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Return whether a derived tensor may be among the arguments; each operator of a step is asked for this."""
+        derived = self._derived
+        return bool(derived) and any(
+            id(value) in derived or isinstance(value, (list, tuple)) for value in (*args, *kwargs.values())
         )
 
     def _seen(
@@ -82,6 +91,9 @@ class DrawnDecisions:
             for tensor in results:  # what is not derived may be written to a derived tensor
                 self._derived.pop(id(tensor), None)
             return
+        if call.overload.name() in _COPIES and results[0].is_floating_point():
+            self._follow(results[0], paths[0])
+            return
         numbers = tuple(repr(leaf) for leaf in leaves if isinstance(leaf, (bool, int, float)))
         path = (call.overload.name(), numbers, *paths)
         decided = [tensor for tensor in results if _is_decision(call, tensor)]
@@ -91,7 +103,7 @@ class DrawnDecisions:
         for index, tensor in enumerate(results):
             self._follow(tensor, (path, index))
 
-    def _kept(self, key: Hashable, tensors: Sequence[torch.Tensor]) -> None:
+    def _keep(self, key: Hashable, tensors: Sequence[torch.Tensor]) -> None:
         self.recorded[key] = tuple(tensor.detach().clone() for tensor in tensors)
 
     def _follow(self, tensor: torch.Tensor, path: Hashable) -> None:

@@ -28,6 +28,11 @@ def joined(*columns: Sequence[torch.Tensor], largest: int = _LARGEST) -> Iterato
         yield _flat(part)
 
 
+def added(statistics: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return the sum of small tensors of one shape, on the device of the first: a model may have several."""
+    return torch.stack([statistic.to(statistics[0].device) for statistic in statistics]).sum(0)
+
+
 def _flat(rows: Sequence[tuple[torch.Tensor, ...]]) -> tuple[torch.Tensor, ...]:
     """Return the columns of ``rows``, each as one flat tensor: a view for one row."""
     if len(rows) == 1:

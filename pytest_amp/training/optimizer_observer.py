@@ -13,7 +13,7 @@ from pytest_amp.precision import FP32
 from pytest_amp.scaler import Iteration
 from pytest_amp.scaler.iteration import watched_calls
 from pytest_amp.scaler.trace import watch_backward
-from pytest_amp.training.joined import joined
+from pytest_amp.training.joined import added, joined
 from pytest_amp.training.noise import Noise
 
 #: Number of first steps whose gradients are compared parameter by parameter.
@@ -75,7 +75,7 @@ class OptimizerObserver:
             unchanged = (after == before) & ~zero
             sums.append(torch.stack([x.double().sum() for x in (gradient.double().square(), zero, unchanged)]))
         # Copy all sums to the host at once: each copy waits for the device.
-        total = torch.stack(sums).sum(0) if sums else torch.zeros(3, dtype=torch.float64)
+        total = added(sums) if sums else torch.zeros(3, dtype=torch.float64)
         squares, zeros, unchanged_count, negligible = torch.cat([total, self._negligible.to(total.device)]).tolist()
         self.lost, self.zero = unchanged_count / max(size - zeros, 1), zeros / max(size, 1)
         self.negligible = negligible / max(size, 1)
@@ -88,6 +88,6 @@ def _count_negligible(parameters: Sequence[torch.nn.Parameter]) -> torch.Tensor:
     if not gradients:
         return torch.zeros(1, dtype=torch.float64)
     parts = [part for (part,) in joined(gradients)]
-    squares = torch.stack([part.double().square().sum() for part in parts]).sum()
+    squares = added([part.double().square().sum() for part in parts])
     below = FP32.u * (squares / max(sum(part.numel() for part in parts), 1)).sqrt()
-    return torch.stack([(part.abs() <= below).double().sum() for part in parts]).sum(0, keepdim=True)
+    return added([(part.abs() <= below.to(part.device)).double().sum().view(1) for part in parts])

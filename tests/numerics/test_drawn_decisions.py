@@ -25,6 +25,7 @@ def rand(dtype: torch.dtype) -> Tensor:
 DECISIONS: dict[str, Callable[[torch.dtype], Tensor]] = {
     "floor of a sum": lambda dtype: torch.floor(0.9 + rand(dtype)),
     "floor in place": lambda dtype: rand(dtype).add_(0.9).floor_(),
+    "floor behind a cast": lambda dtype: torch.floor(0.9 + torch.rand(SIZE).to(dtype)),
     "comparison": lambda dtype: rand(dtype) / 3 + rand(dtype) / 7 < 0.25,
     "comparison in place": lambda dtype: rand(dtype).div_(3).add_(rand(dtype) / 7).lt_(0.25),
     "cast to a bool": lambda dtype: (rand(dtype) - 0.9).round().to(torch.bool),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from pytest_amp.training.joined import joined
+from pytest_amp.training.joined import added, joined
 
 
 def test_parts_have_all_rows_in_order() -> None:
@@ -31,3 +31,8 @@ def test_devices_are_not_joined() -> None:
 def test_nothing_is_joined_to_nothing() -> None:
     assert not [*joined()]
     assert not [*joined([], [])]
+
+
+def test_statistics_of_several_devices_are_added_on_the_first_one() -> None:
+    assert added([torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0])]).tolist() == [4.0, 6.0]
+    assert added([torch.zeros(2, device="meta"), torch.ones(2)]).device.type == "meta"
