@@ -168,6 +168,7 @@ class Draws:
             self.decisions.record(overload, args, kwargs, result)
             return result
         call = torch_private.Dispatched(overload, args, kwargs)
+        self.decisions.forget_written(call)
         if not draws(call):
             return call()
         if overload.name() in MASKLESS:
@@ -186,7 +187,7 @@ class Draws:
     def follow(self, call: torch_private.Dispatched, draw: Draw, result: Any) -> None:
         """Follow the decisions that the step takes from the result of a call that drew ``draw``."""
         if not is_computed(call):
-            self.decisions.drawn(draw.key, _drawn(call, result))
+            self.decisions.follow_draw(draw.key, _drawn(call, result))
 
     def _replayed(self, overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not torch_private.is_random(overload):
@@ -194,6 +195,7 @@ class Draws:
             self.decisions.replay(overload, args, kwargs, result)
             return result
         call = torch_private.Dispatched(overload, args, kwargs)
+        self.decisions.forget_written(call)
         states_before = [generator.get() for generator in _generators(call)] if draws(call) else []
         draw = self.find(call)
         if draw is None:

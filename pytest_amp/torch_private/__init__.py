@@ -61,7 +61,7 @@ from pytest_amp.torch_private.reads import counted_reads
 from pytest_amp.torch_private.recording import Call, recorded_calls
 from pytest_amp.torch_private.scaled import scaled_product
 from pytest_amp.torch_private.statistics import updated_statistics
-from pytest_amp.torch_private.storages import live_storages
+from pytest_amp.torch_private.storages import live_storages, storage_address
 from pytest_amp.torch_private.tensor_hooks import copy_hooks
 from pytest_amp.torch_private.trees import flat, unflat
 from pytest_amp.torch_private.virtual import (
@@ -147,6 +147,7 @@ __all__ = [
     "shared_fake_tensor_mode",
     "skipped_cuda_graphs",
     "small_first_bucket",
+    "storage_address",
     "strict_fake_tensor_mode",
     "taken_apart",
     "tracing_backend",

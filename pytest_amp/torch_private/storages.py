@@ -12,6 +12,14 @@ from pytest_amp.torch_private.modes import each_call
 from pytest_amp.torch_private.trees import tree_leaves
 
 
+def storage_address(tensor: Any) -> int | None:
+    """Return the address of a tensor's storage, equal for tensors that share memory; None if it has no storage."""
+    try:
+        return int(tensor.untyped_storage()._cdata)
+    except (NotImplementedError, RuntimeError):  # a sparse tensor, or a wrapper
+        return None
+
+
 class _Tracker:
     """Weak references to the storages of results, and to those of arguments to tell the two apart."""
 

@@ -129,7 +129,7 @@ class Predictor:
     def run(self, call: torch_private.Dispatched) -> Any:
         """Run one call, and return its result with virtual tensors."""
         result = self._run(call)
-        if self.draws is not None:
+        if self.draws is not None and not torch_private.is_random(call.overload):
             self.draws.decisions.replay(call.overload, call.args, call.kwargs, result, values)
         if self.notice is not None:
             self.notice(call, result)
@@ -250,6 +250,8 @@ class Predictor:
         return self._evaluated(call, copy)[0]  # type: ignore[no-any-return]
 
     def _random(self, call: torch_private.Dispatched, returned: tuple[torch.dtype | None, ...]) -> Any:
+        if self.draws is not None:
+            self.draws.decisions.forget_written(call)
         draw = None if self.draws is None else self.draws.find(call)
         result = self._replayed(call, draw or self._drawn(call), returned)
         if self.draws is not None and draw is not None:
