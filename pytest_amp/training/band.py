@@ -136,13 +136,13 @@ def redrawn_band(losses: list[float], redrawn: list[list[float]], *, u: float, s
 
     Chance then decides more than rounding, and its tails are longer than those of a spread of four runs: a sample that
     has the one row of a large loss. A healthy run is as likely as any other of n to be the farthest, which is once in
-    n + 1; the band ends ``_BEYOND`` times as far out as the farthest.
+    n + 1; the band ends ``_BEYOND`` times as far out as the farthest. ``scale`` multiplies the resulting width.
     """
-    band = make_band(losses, redrawn, u=u, scale=scale)
-    factor = max(1.0, _BEYOND * max(band.margin(other) for other in redrawn))
+    band = make_band(losses, redrawn, u=u)
+    factor = max(1.0, _BEYOND * max(band.margin(companion) for companion in redrawn))
     return replace(
         band,
-        half=tuple(half * factor for half in band.half),
+        half=tuple(half * factor * scale for half in band.half),
         more=f", {factor:.2g} times that for {len(redrawn)} runs which all draw different numbers",
         floors={},
     )

@@ -58,3 +58,9 @@ def test_band_of_redrawn_runs_contains_each_of_them_with_room_to_spare() -> None
     assert band.leaves([*LOSSES[:-1], LOSSES[-1] + 3.1]) == 3
     assert "times that for 16 runs which all draw different numbers" in band.width_in_words(3)
     assert redrawn_band(LOSSES, neighbours, u=2.0**-20).half == make_band(LOSSES, neighbours, u=2.0**-20).half
+
+
+def test_tolerance_scale_multiplies_the_band_of_redrawn_runs() -> None:
+    redrawn = [*([[x + 0.1 for x in LOSSES]] * 15), [*LOSSES[:-1], LOSSES[-1] + 2.0]]
+    band, wide = (redrawn_band(LOSSES, redrawn, u=2.0**-20, scale=scale) for scale in (1.0, 2.0))
+    assert wide.half == pytest.approx([2 * half for half in band.half])
