@@ -158,6 +158,20 @@ def test_an_lstm_lacks_a_kernel_if_onednn_creates_no_primitive(
     assert torch.equal(torch.get_rng_state(), before)
 
 
+@pytest.mark.usefixtures("_untried_lstm")
+def test_lstm_is_tried_on_the_cpu_whatever_the_default_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    devices = []
+
+    def forward(_layer: torch.nn.LSTM, batch: torch.Tensor) -> None:
+        devices.append(batch.device.type)
+
+    monkeypatch.setattr("pytest_amp.torch_private.cpu_has_onednn_kernels", lambda _precision: True)
+    monkeypatch.setattr(torch.nn.LSTM, "forward", forward)
+    with torch.device("meta"):
+        assert not machine.lacks_lstm_kernel("cpu", "fp16")
+    assert devices == ["cpu"]
+
+
 @pytest.mark.parametrize("kernels", [False, True])
 def test_machine_property_depends_on_kernels_for_a_low_dtype(monkeypatch: pytest.MonkeyPatch, *, kernels: bool) -> None:
     monkeypatch.setattr("pytest_amp.torch_private.cpu_has_onednn_kernels", lambda _precision: kernels)

@@ -13,7 +13,7 @@ def lacks_lstm_kernel(device_type: str, precision: str, *, training: bool = True
     """Return whether an LSTM under autocast raises RuntimeError: oneDNN has no kernel for it on this CPU.
 
     In fp16 that is every CPU without AVX512-FP16 or AMX-FP16; with AVX512-FP16 an evaluation has a kernel, and a
-    training none (seen with torch 2.13.0). Elsewhere a small LSTM is tried.
+    training none (torch 2.13.0). On other CPUs the result is that of a small LSTM.
     """
     from pytest_amp import torch_private
 
@@ -32,7 +32,8 @@ def _runs_lstm(precision: str, *, training: bool) -> bool:
 
     try:
         with torch.random.fork_rng(devices=[]), torch.set_grad_enabled(training):
-            layer, batch = torch.nn.LSTM(2, 2), torch.zeros(1, 1, 2)
+            layer = torch.nn.LSTM(2, 2, device="cpu", dtype=torch.float32)
+            batch = torch.zeros(1, 1, 2, device="cpu", dtype=torch.float32)
             with torch.autocast("cpu", PRECISIONS[precision].dtype):
                 layer(batch)
     except RuntimeError as error:
