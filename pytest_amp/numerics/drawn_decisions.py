@@ -83,8 +83,8 @@ class DrawnDecisions:
 
         def keep(digest: bytes, tensors: Sequence[torch.Tensor]) -> None:
             decisions = tuple(tensor.detach().clone() for tensor in tensors)
-            previous = self.recorded.get(digest, decisions)
-            self.recorded[digest] = decisions if _are_equal(previous, decisions) else ()
+            previous = self.recorded.get(digest)
+            self.recorded[digest] = decisions if previous is None or _are_equal(previous, decisions) else ()
 
         self._handle(torch_private.Dispatched(overload, args, kwargs), result, keep)
 
@@ -175,6 +175,8 @@ def _digest(*parts: object) -> bytes:
 
 
 def _is_decision(call: torch_private.Dispatched, tensor: torch.Tensor) -> bool:
+    if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_meta:
+        return False
     if not tensor.dtype.is_floating_point:
         return not tensor.dtype.is_complex
     name = call.overload.name()

@@ -117,6 +117,23 @@ def test_decisions_of_two_dtypes_are_not_mistaken_for_each_other() -> None:
     assert torch.equal(low, fp32)
 
 
+def test_meta_tensors_have_no_decisions() -> None:
+    draws = Draws()
+    with draws.recording():
+        torch.rand(4, device="meta").floor()
+    assert not draws.decisions.recorded
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")
+@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr], ids=str)
+def test_sparse_decisions_are_left_alone(layout: torch.layout) -> None:
+    def decide(dtype: torch.dtype) -> tuple[Tensor, ...]:
+        return (torch.rand(4, 4, dtype=dtype).to_sparse(layout=layout).floor().to_dense(),)
+
+    low, fp32 = _decide_twice(decide, torch.bfloat16)
+    assert torch.equal(low[0].float(), *fp32)
+
+
 def test_computation_that_adds_a_tensor_to_itself_is_followed_in_linear_time() -> None:
     def decide(dtype: torch.dtype) -> tuple[Tensor, ...]:
         numbers = torch.rand(4, dtype=dtype)
@@ -146,7 +163,7 @@ def test_wrong_decisions_of_a_low_precision_kernel_are_an_error(overload: str) -
 
     case = case_of(_stochastic_depth if overload == "floor" else _kept_below)
     run(case)
-    with kernel(overload, wrong), pytest.raises(AmpFailure, match="loses|has an error of"):
+    with kernel(overload, wrong), pytest.raises(AmpFailure, match=r"loses|has an error of"):
         run(case)
 
 
