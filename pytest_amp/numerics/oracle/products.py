@@ -85,9 +85,10 @@ def batch_by_batch_in_two_steps(operation: Operation) -> Iterator[list[Any]]:
     yield batch_by_batch(operation, step=operation.returned[0])
 
 
-#: Number of elements above which the product of a bf16 matrix and a vector runs in oneDNN, if the CPU has such kernels:
-#: use_mkldnn_matmul in aten/src/ATen/native/mkldnn/Matmul.cpp.
+#: Number of elements above which the product of a low-precision matrix and a vector runs in oneDNN, if it has kernels
+#: for the dtype on this CPU: use_mkldnn_matmul in aten/src/ATen/native/mkldnn/Matmul.cpp.
 ONEDNN_ELEMENTS = 4096
+_PRECISIONS: dict[torch.dtype | None, str] = {torch.bfloat16: "bf16", torch.float16: "fp16"}
 
 
 def matrix_and_vector(operation: Operation) -> list[Any]:
@@ -98,8 +99,8 @@ def matrix_and_vector(operation: Operation) -> list[Any]:
     """
     added, a, b = operation.args[:3]
     dtype = operation.returned[0]
-    is_large = dtype == torch.bfloat16 and a.numel() > ONEDNN_ELEMENTS
-    if is_large and torch_private.cpu_has_onednn_kernels("bf16"):
+    precision = _PRECISIONS.get(dtype)
+    if precision and a.numel() > ONEDNN_ELEMENTS and torch_private.cpu_has_onednn_kernels(precision):
         return operation.once()
     beta, alpha = (operation.low_number(operation.kwargs.get(name, 1)) for name in ("beta", "alpha"))
     product, added = alpha * (a @ b), beta * added

@@ -257,7 +257,7 @@ def test_each_step_is_rounded_where_the_kernel_rounds(name: str, dtype: torch.dt
 def test_first_model_of_a_matrix_and_a_vector_is_that_of_this_cpu(
     name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The prediction uses the first model only; in bf16 it depends on whether oneDNN has kernels for this CPU."""
+    """The prediction uses the first model only; it depends on whether oneDNN has kernels for this CPU."""
     if name.endswith("rows") and holds_in(RELEASE, since=None, until="2.6"):
         pytest.skip("addmv has another kernel")
     monkeypatch.setitem(formulas.OTHER_WAYS, "aten::addmv", ())

@@ -81,7 +81,8 @@ def test_roundings_of_equal_terms_exceed_those_of_a_short_sum() -> None:
         name: max(result.error for observed in observed(step, torch.float16) for result in observed.results)
         for name, step in STEPS.items()
     }
-    assert min(worst.values()) > most_of_float32(torch.float16)
+    # On a CPU with AVX512-FP16 the library of the product adds its terms in blocks, with a hundredth of this error.
+    assert min(error for name, error in worst.items() if name != "mm") > most_of_float32(torch.float16)
     del worst["loss"]  # one gradient and the sum of all nearly cancel
     assert max(worst.values()) < certain(ROWS) * 3 / 8
 
