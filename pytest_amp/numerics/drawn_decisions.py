@@ -185,9 +185,9 @@ def _is_decision(call: torch_private.Dispatched, tensor: torch.Tensor) -> bool:
     return name.removeprefix("aten::").partition(".")[0].rstrip("_") in _DISCONTINUOUS
 
 
-def _are_equal(decisions: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> bool:
-    return len(decisions) == len(others) and all(
-        torch.equal(a.double(), b.double()) for a, b in zip(decisions, others, strict=True)
+def _are_equal(decisions: Sequence[torch.Tensor], previous: Sequence[torch.Tensor]) -> bool:
+    return len(decisions) == len(previous) and all(
+        torch.equal(a.double(), b.double()) for a, b in zip(decisions, previous, strict=True)
     )
 
 
