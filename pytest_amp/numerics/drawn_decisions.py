@@ -63,14 +63,9 @@ class DrawnDecisions:
 
     def forget_written(self, call: torch_private.Dispatched) -> None:
         """Stop following the tensors that share memory with those that a call writes to."""
-        written = torch_private.written_arguments(call.overload) if self._derived else ()
-        if not written:
+        targets = torch_private.written_tensors(call.overload, call.args, call.kwargs) if self._derived else []
+        if not targets:
             return
-        names = torch_private.arguments_of(call.overload)
-        arguments = {**dict(zip(names, call.args, strict=False)), **call.kwargs}
-        targets = [
-            leaf for leaf in torch_private.flat([arguments.get(name) for name in written])[0] if _is_tensor(leaf)
-        ]
         identities = {id(target) for target in targets}
         storages = {torch_private.storage_address(target) for target in targets} - {None}
         for identity in [*self._derived]:
@@ -80,6 +75,8 @@ class DrawnDecisions:
 
     def record(self, overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         """Record the decisions in the result of a call, and follow it if it is derived."""
+        if not self._derived:  # the rule: each operator of a step gets here
+            return
 
         def keep(digest: bytes, tensors: Sequence[torch.Tensor]) -> None:
             decisions = tuple(tensor.detach().clone() for tensor in tensors)
@@ -97,6 +94,8 @@ class DrawnDecisions:
         values: Callable[[torch.Tensor], torch.Tensor] = lambda tensor: tensor,
     ) -> None:
         """Write the recorded decisions to the result of a call; ``values`` returns the tensor that has its values."""
+        if not self._derived:
+            return
 
         def write(digest: bytes, tensors: Sequence[torch.Tensor]) -> None:
             pairs = [*zip(map(values, tensors), self.recorded.get(digest, ()), strict=False)]
@@ -115,8 +114,6 @@ class DrawnDecisions:
     def _handle(
         self, call: torch_private.Dispatched, result: Any, decide: Callable[[bytes, Sequence[torch.Tensor]], None]
     ) -> None:
-        if not self._derived:
-            return
         digest = self._digest_of(call)
         self.forget_written(call)
         if digest is None:

@@ -81,7 +81,7 @@ from pytest_amp.torch_private.virtual import (
     with_aliases,
     written_arguments,
 )
-from pytest_amp.torch_private.writes import writes_in_place, written_memory
+from pytest_amp.torch_private.writes import writes_in_place, written_memory, written_tensors
 
 __all__ = [
     "Aliasing",
@@ -164,4 +164,5 @@ __all__ = [
     "writes_in_place",
     "written_arguments",
     "written_memory",
+    "written_tensors",
 ]

@@ -20,6 +20,17 @@ def writes_in_place(name: str, kwargs: Mapping[str, Any]) -> bool:
     return "out" in kwargs or (name.endswith("_") and not name.endswith("__")) or name.startswith("__i")
 
 
+def written_tensors(overload: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
+    """Return the tensors among the arguments of a call to which it writes, by the schema of its overload."""
+    import torch
+
+    names = written_arguments(overload)
+    if not names:
+        return []
+    arguments = {**dict(zip(arguments_of(overload), args, strict=False)), **kwargs}
+    return [leaf for leaf in tree_leaves([arguments.get(name) for name in names]) if isinstance(leaf, torch.Tensor)]
+
+
 @contextmanager
 def written_memory() -> Iterator[set[int]]:
     """Collect the addresses of the storages that operators write to in the block, through ``tensor.data``, too.
@@ -33,10 +44,9 @@ def written_memory() -> Iterator[set[int]]:
 
     def run(overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         result = overload(*args, **kwargs)
-        arguments = dict(zip(arguments_of(overload), args, strict=False)) | kwargs
-        for value in tree_leaves([arguments.get(name) for name in written_arguments(overload)]):
-            if isinstance(value, torch.Tensor) and value.layout is torch.strided:
-                addresses.add(value.untyped_storage().data_ptr())
+        for tensor in written_tensors(overload, args, kwargs):
+            if tensor.layout is torch.strided:
+                addresses.add(tensor.untyped_storage().data_ptr())
         return result
 
     with each_call(run):
