@@ -11,6 +11,7 @@ import hashlib
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -61,9 +62,9 @@ class DrawnDecisions:
             if tensor.is_floating_point():
                 self._follow(tensor, _digest(digest, index))
 
-    def forget_written(self, call: torch_private.Dispatched) -> None:
+    def forget_written(self, overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Stop following the tensors that share memory with those that a call writes to."""
-        targets = torch_private.written_tensors(call.overload, call.args, call.kwargs) if self._derived else []
+        targets = torch_private.written_tensors(overload, args, kwargs) if self._derived else []
         if not targets:
             return
         identities = {id(target) for target in targets}
@@ -75,15 +76,8 @@ class DrawnDecisions:
 
     def record(self, overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         """Record the decisions in the result of a call, and follow it if it is derived."""
-        if not self._derived:  # the rule: each operator of a step gets here
-            return
-
-        def keep(digest: bytes, tensors: Sequence[torch.Tensor]) -> None:
-            decisions = tuple(tensor.detach().clone() for tensor in tensors)
-            previous = self.recorded.get(digest)
-            self.recorded[digest] = decisions if previous is None or _are_equal(previous, decisions) else ()
-
-        self._handle(torch_private.Dispatched(overload, args, kwargs), result, keep)
+        if self._derived:
+            self._handle(overload, args, kwargs, result, self._record_decisions)
 
     def replay(
         self,
@@ -94,16 +88,8 @@ class DrawnDecisions:
         values: Callable[[torch.Tensor], torch.Tensor] = lambda tensor: tensor,
     ) -> None:
         """Write the recorded decisions to the result of a call; ``values`` returns the tensor that has its values."""
-        if not self._derived:
-            return
-
-        def write(digest: bytes, tensors: Sequence[torch.Tensor]) -> None:
-            pairs = [*zip(map(values, tensors), self.recorded.get(digest, ()), strict=False)]
-            if all(_may_be_rounding(overload.name(), target, decision) for target, decision in pairs):
-                for target, decision in pairs:
-                    target.copy_(decision)
-
-        self._handle(torch_private.Dispatched(overload, args, kwargs), result, write)
+        if self._derived:
+            self._handle(overload, args, kwargs, result, partial(self._write_decisions, overload.name(), values))
 
     def are_equal(self, other: DrawnDecisions) -> bool:
         """Return whether two steps took the same decisions."""
@@ -111,27 +97,59 @@ class DrawnDecisions:
             _are_equal(decisions, other.recorded[digest]) for digest, decisions in self.recorded.items()
         )
 
-    def _handle(
-        self, call: torch_private.Dispatched, result: Any, decide: Callable[[bytes, Sequence[torch.Tensor]], None]
+    def _record_decisions(self, digest: bytes, tensors: Sequence[torch.Tensor]) -> None:
+        decisions = tuple(tensor.detach().clone() for tensor in tensors)
+        previous = self.recorded.get(digest)
+        self.recorded[digest] = decisions if previous is None or _are_equal(previous, decisions) else ()
+
+    def _write_decisions(
+        self,
+        operator: str,
+        values: Callable[[torch.Tensor], torch.Tensor],
+        digest: bytes,
+        tensors: Sequence[torch.Tensor],
     ) -> None:
-        digest = self._digest_of(call)
-        self.forget_written(call)
-        if digest is None:
+        pairs = [*zip(map(values, tensors), self.recorded.get(digest, ()), strict=False)]
+        if all(_may_be_rounding(operator, target, decision) for target, decision in pairs):
+            for target, decision in pairs:
+                target.copy_(decision)
+
+    def _handle(
+        self,
+        overload: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        result: Any,
+        decide: Callable[[bytes, Sequence[torch.Tensor]], None],
+    ) -> None:
+        # The rule is a call without a derived argument: each operator of a step gets here.
+        call = torch_private.Dispatched(overload, args, kwargs) if self._has_derived(args, kwargs) else None
+        digest = None if call is None else self._digest_of(call)
+        self.forget_written(overload, args, kwargs)
+        if call is None or digest is None:
             return
         results = [leaf for leaf in torch_private.flat(result)[0] if _is_tensor(leaf)]
         # A view has its argument's decisions, and an expanded one cannot be written to.
         decisions = [tensor for tensor in results if _is_decision(call, tensor)]
-        if decisions and not torch_private.aliasing_of(call.overload).views:
+        if decisions and not torch_private.aliasing_of(overload).views:
             with torch.no_grad():
                 decide(digest, decisions)
-        is_copy = call.overload.name() in _COPIES and results[0].is_floating_point()
+        is_copy = overload.name() in _COPIES and results[0].is_floating_point()
         for index, tensor in enumerate(results):
             self._follow(tensor, digest if is_copy else _digest(digest, index))
 
+    def _has_derived(self, args: Iterable[Any], kwargs: dict[str, Any]) -> bool:
+        """Return whether an argument, or a tensor in a list, is derived; an operator has no deeper arguments."""
+        derived = self._derived
+        for value in (*args, *kwargs.values()) if kwargs else args:
+            if id(value) in derived:
+                return True
+            if isinstance(value, (list, tuple)) and any(id(leaf) in derived for leaf in value):
+                return True
+        return False
+
     def _digest_of(self, call: torch_private.Dispatched) -> bytes | None:
         """Return the digest of the computation of a call; None unless all its tensors are derived."""
-        if not any(id(value) in self._derived or isinstance(value, (list, tuple)) for value in _values(call)):
-            return None  # without flattening: this is asked of each operator of a step
         leaves = call.flat[0]
         digests = [self._digest_if_derived(leaf) for leaf in leaves if _is_tensor(leaf)]
         if None in digests or not digests or call.overload.name() in _UNINITIALISED:
@@ -149,10 +167,6 @@ class DrawnDecisions:
     def _digest_if_derived(self, tensor: torch.Tensor) -> bytes | None:
         entry = self._derived.get(id(tensor))
         return entry.digest if entry is not None and entry.reference() is tensor else None
-
-
-def _values(call: torch_private.Dispatched) -> Iterable[Any]:
-    return (*call.args, *call.kwargs.values())
 
 
 def _is_tensor(leaf: Any) -> bool:

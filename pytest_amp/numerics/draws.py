@@ -168,7 +168,7 @@ class Draws:
             self.decisions.record(overload, args, kwargs, result)
             return result
         call = torch_private.Dispatched(overload, args, kwargs)
-        self.decisions.forget_written(call)
+        self.decisions.forget_written(overload, args, kwargs)
         if not draws(call):
             return call()
         if overload.name() in MASKLESS:
@@ -195,7 +195,7 @@ class Draws:
             self.decisions.replay(overload, args, kwargs, result)
             return result
         call = torch_private.Dispatched(overload, args, kwargs)
-        self.decisions.forget_written(call)
+        self.decisions.forget_written(overload, args, kwargs)
         states_before = [generator.get() for generator in _generators(call)] if draws(call) else []
         draw = self.find(call)
         if draw is None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from pytest_amp.torch_private.gone import PrivateApiGone
@@ -89,21 +91,25 @@ def schema_of(overload: Any) -> Any:
     return schema
 
 
-def arguments_of(overload: Any) -> dict[str, str]:
+@functools.cache
+def arguments_of(overload: Any) -> Mapping[str, str]:
     """Return the arguments of an overload and their types as in its schema: ``{"dtype": "Optional[int]"}``.
 
     Raises PrivateApiGone without the overload's ``_schema``.
     """
-    return {argument.name: str(argument.real_type) for argument in schema_of(overload).arguments}
+    return MappingProxyType({argument.name: str(argument.real_type) for argument in schema_of(overload).arguments})
 
 
-def defaults_of(overload: Any) -> dict[str, Any]:
+@functools.cache
+def defaults_of(overload: Any) -> Mapping[str, Any]:
     """Return the optional arguments of an overload and their defaults.
 
     Raises PrivateApiGone without the overload's ``_schema``.
     """
     arguments = schema_of(overload).arguments
-    return {argument.name: argument.default_value for argument in arguments if argument.has_default_value()}
+    return MappingProxyType(
+        {argument.name: argument.default_value for argument in arguments if argument.has_default_value()}
+    )
 
 
 def mutates_arguments(overload: Any) -> bool:

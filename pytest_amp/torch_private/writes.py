@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any
 
 from pytest_amp.torch_private.dispatcher import arguments_of
 from pytest_amp.torch_private.modes import each_call
-from pytest_amp.torch_private.trees import tree_leaves
 from pytest_amp.torch_private.virtual import written_arguments
 
 
@@ -24,11 +25,17 @@ def written_tensors(overload: Any, args: tuple[Any, ...], kwargs: Mapping[str, A
     """Return the tensors among the arguments of a call to which it writes, by the schema of its overload."""
     import torch
 
-    names = written_arguments(overload)
-    if not names:
-        return []
-    arguments = {**dict(zip(arguments_of(overload), args, strict=False)), **kwargs}
-    return [leaf for leaf in tree_leaves([arguments.get(name) for name in names]) if isinstance(leaf, torch.Tensor)]
+    positions = _written_positions(overload)
+    values = [args[index] if index < len(args) else kwargs.get(name) for index, name in positions]
+    leaves = chain.from_iterable(value if isinstance(value, (list, tuple)) else (value,) for value in values)
+    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+
+
+@functools.cache
+def _written_positions(overload: Any) -> tuple[tuple[int, str], ...]:
+    """Return the positions and names of the arguments that an overload writes to: tensors, or lists of tensors."""
+    written = written_arguments(overload)
+    return tuple((index, name) for index, name in enumerate(arguments_of(overload)) if name in written)
 
 
 @contextmanager

@@ -251,7 +251,7 @@ class Predictor:
 
     def _random(self, call: torch_private.Dispatched, returned: tuple[torch.dtype | None, ...]) -> Any:
         if self.draws is not None:
-            self.draws.decisions.forget_written(call)
+            self.draws.decisions.forget_written(call.overload, call.args, call.kwargs)
         draw = None if self.draws is None else self.draws.find(call)
         result = self._replayed(call, draw or self._drawn(call), returned)
         if self.draws is not None and draw is not None:
