@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -11,13 +13,67 @@ from torch.nn import functional as f
 
 from pytest_amp.amp import SuiteAmp
 from pytest_amp.cases import Case
-from pytest_amp.distributed import RankGroup
+from pytest_amp.distributed import Rank, RankGroup
 from pytest_amp.failure import AmpFailure
 from pytest_amp.precision import dtype_name
 
-from . import ranks_loss
 from .expectations import expect_near_exact, expect_ranks_agree, settings
-from .models import SIZE, batch, build, loss_in_one
+from .models import SIZE, Tensors, batch, build, gradients, loss_in_one, realised
+from .programs import dtype_of, full, low_dtype, on_cpu
+
+ROWS, CLASSES, IGNORED = 24, 16, -100
+REDUCTIONS = ("mean", "sum", "none")
+
+
+def full_batch() -> Tensors:
+    """Return logits that no lower dtype represents, far from zero: exponentials need their maximum subtracted."""
+    generator = torch.Generator().manual_seed(5)
+    logits = 40 + 8 * torch.randn(ROWS, CLASSES, generator=generator)
+    targets = torch.arange(ROWS) % CLASSES
+    targets[3] = IGNORED
+    return {"logits": logits, "targets": targets}
+
+
+def losses(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Compute the loss with each reduction, of logits in ``logits``, in a region or not: values and gradients."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Shard, distribute_tensor
+    from torch.distributed.tensor.parallel import loss_parallel
+
+    mesh = init_device_mesh(rank.device.type, (rank.size,))
+    batch = {name: value.to(rank.device) for name, value in full_batch().items()}
+    results: dict[str, Any] = {}
+    for reduction in REDUCTIONS:
+        logits = distribute_tensor(batch["logits"].to(dtype_of(settings["logits"])), mesh, [Shard(1)]).requires_grad_()
+        region: Any = rank.autocast(low_dtype(settings)) if settings["region"] else contextlib.nullcontext()
+        with loss_parallel():
+            with region:
+                value = f.cross_entropy(logits, batch["targets"], reduction=reduction)
+            torch.autograd.backward(value.sum())
+        assert logits.grad is not None
+        results[reduction] = on_cpu({"loss": value, "gradient": logits.grad})
+    return results
+
+
+def step(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Run one step of a model whose last layer is split by classes, on the whole batch, with the loss of its parts."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.parallel import ColwiseParallel, loss_parallel, parallelize_module
+
+    instance = realised(settings["seed"], rank.device)
+    mesh = init_device_mesh(rank.device.type, (rank.size,))
+    model: nn.Module = parallelize_module(instance.model, mesh, {"3": ColwiseParallel(use_local_output=False)})
+    with loss_parallel():
+        with rank.autocast(low_dtype(settings)):
+            logits = model(instance.batch["inputs"])
+            value = f.cross_entropy(logits.float(), instance.batch["targets"])
+        torch.autograd.backward(value)
+    return {
+        "logits": dtype_name(logits.dtype),
+        "loss": float(full(value.detach())),
+        "gradients": on_cpu(gradients(model)),
+    }
+
 
 #: A logarithm of a sum of exponentials, and a mean, in float32.
 NEAR = 2.0**-20
@@ -36,9 +92,9 @@ def test_losses_are_those_of_one_process(amp: SuiteAmp, ranks: RankGroup, case: 
     """
     arguments = _CASES[case]
     dtype = amp.dtype if arguments["low"] else torch.float32
-    answers = ranks.ask(ranks_loss.loss, settings(amp, logits=dtype_name(dtype), region=arguments["region"]))
-    for reduction in ranks_loss.REDUCTIONS:
-        batch = ranks_loss.full_batch()
+    answers = ranks.ask(losses, settings(amp, logits=dtype_name(dtype), region=arguments["region"]))
+    for reduction in REDUCTIONS:
+        batch = full_batch()
         logits = batch["logits"].to(dtype).double().requires_grad_()
         narrow = dtype if amp.device.type == "cuda" and arguments["low"] else torch.float64
         log_probabilities: Any = _LogSoftmax.apply(logits, narrow)  # type: ignore[no-untyped-call]
@@ -106,7 +162,7 @@ class _Split(nn.Module):
 
 def test_a_step_is_that_of_one_process(amp: SuiteAmp, ranks: RankGroup) -> None:
     """Loss and gradients of a model with a split last layer are within the bound of the reference in halves."""
-    answers = ranks.ask(ranks_loss.step, settings(amp))
+    answers = ranks.ask(step, settings(amp))
     expect_ranks_agree(amp, answers, "gradients", subject="loss_parallel")
     assert {answer["logits"] for answer in answers} == {amp.precision.dtype_name}
     gradients = {f"layers.{name}": value for name, value in answers[0]["gradients"].items()}
