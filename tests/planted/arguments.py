@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from tests.planted.changes import rounded, with_gradient
 from tests.planted.kernels import DEVICE, LOW_DTYPES, Overridden, override, replace_kernel
@@ -108,26 +107,22 @@ def addmm_forgets_alpha() -> None:
 @defect(
     '``gaussian_nll_loss`` with ``reduction="none"`` ignores ``full`` in a region',
     caught_by="kernels/test_arguments.py::test_operator_with_arguments[cpu-bf16-gaussian, full, none]",
+    replaces="torch.nn.functional.gaussian_nll_loss",
 )
-def gaussian_loss_forgets_its_constant() -> None:
-    def loss(*args: Any, **kwargs: Any) -> Any:
-        if kwargs.get("reduction") == "none" and torch.is_autocast_enabled(DEVICE):
-            kwargs["full"] = False
-        return original(*args, **kwargs)
-
-    original = swap(functional, "gaussian_nll_loss", loss)
+def gaussian_loss_forgets_its_constant(original: Any, *args: Any, **kwargs: Any) -> Any:
+    if kwargs.get("reduction") == "none" and torch.is_autocast_enabled(DEVICE):
+        kwargs["full"] = False
+    return original(*args, **kwargs)
 
 
 @defect(
     "``functional.pad`` ignores negative widths in a region",
     caught_by="kernels/test_arguments.py::test_operator_with_arguments[cpu-bf16-pad by less than nothing]",
+    replaces="torch.nn.functional.pad",
 )
-def pads_never_crop() -> None:
-    def pad_without_cropping(x: Tensor, pad: Any, *args: Any, **kwargs: Any) -> Any:
-        widths = [max(width, 0) for width in pad] if torch.is_autocast_enabled(DEVICE) else pad
-        return original(x, widths, *args, **kwargs)
-
-    original = swap(functional, "pad", pad_without_cropping)
+def pads_never_crop(original: Any, x: Tensor, pad: Any, *args: Any, **kwargs: Any) -> Any:
+    widths = [max(width, 0) for width in pad] if torch.is_autocast_enabled(DEVICE) else pad
+    return original(x, widths, *args, **kwargs)
 
 
 @defect(
@@ -150,27 +145,25 @@ def grouped_values_lose_half_their_gradient() -> None:
     "``functional.log_softmax(dtype=torch.float32)`` of a low-precision tensor is rounded to its dtype",
     caught_by="kernels/test_arguments.py::test_operator_with_arguments[cpu-bf16-functional.log_softmax in float32]",
     not_on_cuda="its autocast makes it float32, with the argument or without",
+    replaces="torch.nn.functional.log_softmax",
 )
-def log_softmax_into_float32_is_rounded() -> None:
-    def rounded(x: torch.Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: torch.dtype | None = None) -> Any:
-        if dtype is torch.float32 and x.dtype in LOW_DTYPES:
-            return original(x, dim).float()
-        return original(x, dim, dtype=dtype)
-
-    original = swap(functional, "log_softmax", rounded)
+def log_softmax_into_float32_is_rounded(
+    original: Any, x: torch.Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: torch.dtype | None = None
+) -> Any:
+    if dtype is torch.float32 and x.dtype in LOW_DTYPES:
+        return original(x, dim).float()
+    return original(x, dim, dtype=dtype)
 
 
 @defect(
     "The gradient of a value that is written into a slice is rounded to bfloat16",
     caught_by="kernels/test_arguments.py::test_operator_with_arguments[cpu-bf16-a slice is written]",
+    replaces="torch.Tensor.__setitem__",
 )
-def written_slices_get_rounded_gradients() -> None:
-    def write(self: Any, index: Any, value: Any) -> None:
-        if isinstance(value, torch.Tensor) and value.requires_grad and value.dtype is torch.float32:
-            value = with_gradient(value, lambda gradient: rounded(gradient, torch.bfloat16))
-        original(self, index, value)
-
-    original = swap(torch.Tensor, "__setitem__", write)
+def written_slices_get_rounded_gradients(original: Any, self: Any, index: Any, value: Any) -> None:
+    if isinstance(value, torch.Tensor) and value.requires_grad and value.dtype is torch.float32:
+        value = with_gradient(value, lambda gradient: rounded(gradient, torch.bfloat16))
+    original(self, index, value)
 
 
 @defect(
@@ -191,16 +184,14 @@ def parts_that_are_not_used_get_gradients() -> None:
 @defect(
     "The second direction of a GRU under autocast returns its steps in the order of the first",
     caught_by="gradients/test_layer_arguments.py::test_layer_with_arguments[cpu-bf16-GRU, both ways]",
+    replaces="torch.nn.GRU.forward",
 )
-def other_direction_reads_forward() -> None:
-    def read(self: Any, x: Any, *arguments: Any) -> Any:
-        result, state = original(self, x, *arguments)
-        if self.bidirectional and isinstance(result, torch.Tensor) and torch.is_autocast_enabled(result.device.type):
-            forward, backward = result.chunk(2, -1)
-            result = torch.cat([forward, backward.flip(1 if self.batch_first else 0)], -1)
-        return result, state
-
-    original = swap(torch.nn.GRU, "forward", read)
+def other_direction_reads_forward(original: Any, self: Any, x: Any, *arguments: Any) -> Any:
+    result, state = original(self, x, *arguments)
+    if self.bidirectional and isinstance(result, torch.Tensor) and torch.is_autocast_enabled(result.device.type):
+        forward, backward = result.chunk(2, -1)
+        result = torch.cat([forward, backward.flip(1 if self.batch_first else 0)], -1)
+    return result, state
 
 
 @defect(
@@ -229,14 +220,14 @@ def other_direction_forgets_a_step() -> None:
 @defect(
     "MultiheadAttention under autocast attends to padding if its weights are requested",
     caught_by="gradients/test_layer_arguments.py::test_layer_with_arguments[cpu-bf16-attention, padded, weights]",
+    replaces="torch.nn.functional.multi_head_attention_forward",
 )
-def weights_keep_the_padding() -> None:
-    def attend(query: torch.Tensor, *arguments: Any, key_padding_mask: Any = None, **keywords: Any) -> Any:
-        if keywords.get("need_weights") and torch.is_autocast_enabled(query.device.type):
-            key_padding_mask = None
-        return original(query, *arguments, key_padding_mask=key_padding_mask, **keywords)
-
-    original = swap(functional, "multi_head_attention_forward", attend)
+def weights_keep_the_padding(
+    original: Any, query: torch.Tensor, *arguments: Any, key_padding_mask: Any = None, **keywords: Any
+) -> Any:
+    if keywords.get("need_weights") and torch.is_autocast_enabled(query.device.type):
+        key_padding_mask = None
+    return original(query, *arguments, key_padding_mask=key_padding_mask, **keywords)
 
 
 @defect(
@@ -306,11 +297,9 @@ def bias_of_volumes_gets_no_gradient() -> None:
 @defect(
     "The gradients of linear's weights are missing, not zero, for an empty batch",
     caught_by="gradients/test_layers.py::test_an_empty_batch_gives_gradients_of_zeros[cpu-bf16-Linear]",
+    replaces="torch.nn.functional.linear",
 )
-def empty_batches_leave_weights_alone() -> None:
-    def linear(x: Any, weight: Any, bias: Any = None) -> Any:
-        if x.numel():
-            return original(x, weight, bias)
-        return original(x.requires_grad_(), weight.detach(), None if bias is None else bias.detach())
-
-    original = swap(functional, "linear", linear)
+def empty_batches_leave_weights_alone(original: Any, x: Any, weight: Any, bias: Any = None) -> Any:
+    if x.numel():
+        return original(x, weight, bias)
+    return original(x.requires_grad_(), weight.detach(), None if bias is None else bias.detach())

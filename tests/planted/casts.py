@@ -17,29 +17,29 @@ from tests.planted.table import defect, swap
 @defect(
     "Every exit clears the cast cache, also that of an inner region",
     caught_by="semantics/test_cast_cache.py::test_nested_regions_share_the_cache[cpu-bf16]",
+    replaces="torch.amp.autocast_mode.autocast.__exit__",
 )
-def exit_drops_outer_cache() -> None:
-    def exit_and_clear(self: Any, *args: Any) -> Any:
-        torch.clear_autocast_cache()
-        return original(self, *args)
-
-    original = swap(torch.amp.autocast_mode.autocast, "__exit__", exit_and_clear)
+def exit_drops_outer_cache(original: Any, self: Any, *args: Any) -> Any:
+    torch.clear_autocast_cache()
+    return original(self, *args)
 
 
 @defect(
     "The cast cache is never used: each use of a weight casts it again",
     caught_by="semantics/test_cast_cache.py::test_a_weight_is_cast_once_in_a_region[cpu-bf16-grad]",
+    replaces="torch.set_autocast_cache_enabled",
 )
-def cast_cache_off() -> None:
-    original: Any = swap(torch, "set_autocast_cache_enabled", lambda enabled: original(False))
+def cast_cache_off(original: Any, enabled: Any) -> Any:
+    return original(False)
 
 
 @defect(
     "``cache_enabled=False`` has no effect",
     caught_by="semantics/test_cast_cache.py::test_without_the_cache_each_use_casts[cpu-bf16]",
+    replaces="torch.set_autocast_cache_enabled",
 )
-def cast_cache_always_on() -> None:
-    original: Any = swap(torch, "set_autocast_cache_enabled", lambda enabled: original(True))
+def cast_cache_always_on(original: Any, enabled: Any) -> Any:
+    return original(True)
 
 
 @defect(
@@ -53,13 +53,11 @@ def cast_cache_never_cleared() -> None:
 @defect(
     "Switching gradients on or off clears the cast cache: weights are cast again, results are right",
     caught_by="semantics/test_cast_cache.py::test_switching_gradients_leaves_the_cache[cpu-bf16-set_grad_enabled",
+    replaces="torch.set_grad_enabled.__init__",
 )
-def grad_switches_clear_the_cache() -> None:
-    def forgetful(self: Any, mode: bool) -> None:
-        original(self, mode)
-        torch.clear_autocast_cache()
-
-    original = swap(torch.set_grad_enabled, "__init__", forgetful)
+def grad_switches_clear_the_cache(original: Any, self: Any, mode: bool) -> None:
+    original(self, mode)
+    torch.clear_autocast_cache()
 
 
 @defect(
@@ -173,17 +171,15 @@ def linear_keeps_its_float32_input() -> None:
 @defect(
     "make_graphed_callables accepts a region with a cast cache",
     caught_by="semantics/test_graphs.py::test_make_graphed_callables_refuses_the_cache[cuda-bf16",
+    replaces="torch.cuda.make_graphed_callables",
 )
-def graphed_callables_take_the_cache() -> None:
-    def silent(*args: Any, **kwargs: Any) -> Any:
-        before = torch.is_autocast_cache_enabled()
-        torch.set_autocast_cache_enabled(False)
-        try:
-            return original(*args, **kwargs)
-        finally:
-            torch.set_autocast_cache_enabled(before)
-
-    original = swap(torch.cuda, "make_graphed_callables", silent)
+def graphed_callables_take_the_cache(original: Any, *args: Any, **kwargs: Any) -> Any:
+    before = torch.is_autocast_cache_enabled()
+    torch.set_autocast_cache_enabled(False)
+    try:
+        return original(*args, **kwargs)
+    finally:
+        torch.set_autocast_cache_enabled(before)
 
 
 @defect(
@@ -202,15 +198,12 @@ def captures_take_older_casts() -> None:
     caught_by=(
         "memory/test_casts.py::test_a_layer_is_cast_as_often_as_counted_by_hand[cpu-bf16-a layer used eight times]"
     ),
+    replaces="torch.nn.Module.__call__",
 )
-def weights_cast_at_each_use() -> None:
+def weights_cast_at_each_use(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
     """Results, dtypes and memory after the region are right."""
-
-    def forgetful(self: Any, *args: Any, **kwargs: Any) -> Any:
-        torch.clear_autocast_cache()
-        return original(self, *args, **kwargs)
-
-    original = swap(torch.nn.Module, "__call__", forgetful)
+    torch.clear_autocast_cache()
+    return original(self, *args, **kwargs)
 
 
 @defect(

@@ -17,12 +17,10 @@ from tests.planted.table import defect, swap
     caught_by=(
         "semantics/test_checkpoint.py::test_recomputation_runs_in_the_region_of_forward[cpu-bf16-plain-reentrant]"
     ),
+    replaces="torch.utils.checkpoint._get_autocast_kwargs",
 )
-def checkpoint_forgets_region() -> None:
-    def disabled(*args: Any, **kwargs: Any) -> Any:
-        return tuple(state and {**state, "enabled": False} for state in original(*args, **kwargs))
-
-    original = swap(torch.utils.checkpoint, "_get_autocast_kwargs", disabled)
+def checkpoint_forgets_region(original: Any, *args: Any, **kwargs: Any) -> Any:
+    return tuple(state and {**state, "enabled": False} for state in original(*args, **kwargs))
 
 
 @defect(
@@ -35,12 +33,10 @@ def checkpoint_forgets_region() -> None:
         "semantics/test_checkpoint.py::"
         "test_recomputation_runs_in_the_region_of_forward[cuda-fp16-other dtype-non-reentrant]"
     ),
+    replaces="torch.utils.checkpoint._get_autocast_kwargs",
 )
-def checkpoint_recomputes_in_default_dtype() -> None:
-    def without_dtype(*args: Any, **kwargs: Any) -> Any:
-        return tuple(state and {**state, "dtype": None} for state in original(*args, **kwargs))
-
-    original = swap(torch.utils.checkpoint, "_get_autocast_kwargs", without_dtype)
+def checkpoint_recomputes_in_default_dtype(original: Any, *args: Any, **kwargs: Any) -> Any:
+    return tuple(state and {**state, "dtype": None} for state in original(*args, **kwargs))
 
 
 @defect(
@@ -91,23 +87,21 @@ def checkpoints_by_keyword_forget_the_region() -> None:
     caught_by=(
         "semantics/test_checkpoint_kinds.py::test_selective_checkpoints_recompute_in_the_region[cpu-bf16-save nothing"
     ),
+    replaces="torch.utils.checkpoint.create_selective_checkpoint_contexts",
 )
-def selective_checkpoint_forgets_region() -> None:
-    def create_outside(*args: Any, **kwargs: Any) -> Any:
-        forward, recompute = original(*args, **kwargs)
-        contexts = ExitStack()
+def selective_checkpoint_forgets_region(original: Any, *args: Any, **kwargs: Any) -> Any:
+    forward, recompute = original(*args, **kwargs)
+    contexts = ExitStack()
 
-        class Outside:
-            def __enter__(self) -> None:
-                contexts.enter_context(recompute)
-                contexts.enter_context(torch.autocast(DEVICE, enabled=False))
+    class Outside:
+        def __enter__(self) -> None:
+            contexts.enter_context(recompute)
+            contexts.enter_context(torch.autocast(DEVICE, enabled=False))
 
-            def __exit__(self, *exception: object) -> Any:
-                return contexts.__exit__(*exception)  # type: ignore[arg-type]
+        def __exit__(self, *exception: object) -> Any:
+            return contexts.__exit__(*exception)  # type: ignore[arg-type]
 
-        return forward, Outside()
-
-    original = swap(torch.utils.checkpoint, "create_selective_checkpoint_contexts", create_outside)
+    return forward, Outside()
 
 
 @defect(
@@ -115,12 +109,10 @@ def selective_checkpoint_forgets_region() -> None:
     caught_by="semantics/test_checkpoint_kinds.py::test_a_block_of_several_outputs[cpu-bf16-reentrant]",
 )
 def last_outputs_of_checkpoints_get_nothing() -> None:
-    from torch.utils import checkpoint
-
     def backward(context: Any, *gradients: Any) -> Any:
         return original(context, gradients[0], *(g if g is None else torch.zeros_like(g) for g in gradients[1:]))
 
-    original = swap(checkpoint.CheckpointFunction, "backward", staticmethod(backward))
+    original = swap("torch.utils.checkpoint.CheckpointFunction", "backward", staticmethod(backward))
 
 
 @defect(
@@ -202,37 +194,31 @@ def backward_runs_in_the_last_region() -> None:
 @defect(
     "``Tensor.backward`` starts with a gradient of 1 + 2**-8 in every thread but the main one",
     caught_by="semantics/test_backward.py::test_gradients_do_not_depend_on_who_asks[cpu-bf16-a thread]",
+    replaces="torch.Tensor.backward",
 )
-def threads_go_back_rounded() -> None:
-    def off_by_a_bit(self: Any, *args: Any, **keywords: Any) -> Any:
-        if threading.current_thread() is threading.main_thread():
-            return original(self, *args, **keywords)
-        return original(self * (1 + 2**-8), *args, **keywords)
-
-    original = swap(torch.Tensor, "backward", off_by_a_bit)
+def threads_go_back_rounded(original: Any, self: Any, *args: Any, **keywords: Any) -> Any:
+    if threading.current_thread() is threading.main_thread():
+        return original(self, *args, **keywords)
+    return original(self * (1 + 2**-8), *args, **keywords)
 
 
 @defect(
     "linear in a region uses a copy of its weight that is detached from the graph",
     caught_by="semantics/test_model_untouched.py::test_every_parameter_gets_a_gradient_of_its_own_dtype[cpu-bf16]",
+    replaces="torch.nn.functional.linear",
 )
-def cast_loses_history() -> None:
-    def linear_of_a_copy(batch: Any, weight: Any, bias: Any = None) -> Any:
-        if torch.is_autocast_enabled(weight.device.type):
-            weight = weight.detach().to(torch.get_autocast_dtype(weight.device.type))
-        return original(batch, weight, bias)
-
-    original = swap(torch.nn.functional, "linear", linear_of_a_copy)
+def cast_loses_history(original: Any, batch: Any, weight: Any, bias: Any = None) -> Any:
+    if torch.is_autocast_enabled(weight.device.type):
+        weight = weight.detach().to(torch.get_autocast_dtype(weight.device.type))
+    return original(batch, weight, bias)
 
 
 @defect(
     "linear in a region rounds its weight in place",
     caught_by="semantics/test_model_untouched.py::test_parameters_are_left_alone[cpu-bf16]",
+    replaces="torch.nn.functional.linear",
 )
-def parameters_cast_in_place() -> None:
-    def linear_in_place(batch: Any, weight: Any, bias: Any = None) -> Any:
-        if torch.is_autocast_enabled(weight.device.type):
-            weight.data = weight.data.to(torch.get_autocast_dtype(weight.device.type)).float()
-        return original(batch, weight, bias)
-
-    original = swap(torch.nn.functional, "linear", linear_in_place)
+def parameters_cast_in_place(original: Any, batch: Any, weight: Any, bias: Any = None) -> Any:
+    if torch.is_autocast_enabled(weight.device.type):
+        weight.data = weight.data.to(torch.get_autocast_dtype(weight.device.type)).float()
+    return original(batch, weight, bias)

@@ -17,9 +17,7 @@ def _nothing(*_args: Any, **_keywords: Any) -> tuple[()]:
     caught_by="tests/lint/test_arithmetic.py::test_wrong_form_is_found[rms norm-bf16]",
 )
 def statistics_are_not_looked_at() -> None:
-    from pytest_amp.lint import arithmetic_rules
-
-    swap(arithmetic_rules, "_statistics", _nothing)
+    swap("pytest_amp.lint.arithmetic_rules", "_statistics", _nothing)
 
 
 @defect(
@@ -27,9 +25,7 @@ def statistics_are_not_looked_at() -> None:
     caught_by="tests/lint/test_cuda_rules.py::test_form_that_is_wrong_on_cuda_is_found[layer norm-bf16]",
 )
 def variances_are_not_looked_at() -> None:
-    from pytest_amp.lint import arithmetic_rules
-
-    swap(arithmetic_rules, "_differences", _nothing)
+    swap("pytest_amp.lint.arithmetic_rules", "_differences", _nothing)
 
 
 @defect(
@@ -37,9 +33,7 @@ def variances_are_not_looked_at() -> None:
     caught_by="tests/lint/test_cuda_rules.py::test_form_that_is_wrong_on_cuda_is_found[root of a sum of squares-bf16]",
 )
 def low_squares_are_not_looked_at() -> None:
-    from pytest_amp.lint import arithmetic_rules
-
-    swap(arithmetic_rules, "_low_squares", _nothing)
+    swap("pytest_amp.lint.arithmetic_rules", "_low_squares", _nothing)
 
 
 @defect(
@@ -47,9 +41,7 @@ def low_squares_are_not_looked_at() -> None:
     caught_by="tests/lint/test_arithmetic.py::test_wrong_form_is_found[softmax-",
 )
 def softmax_by_hand_is_not_looked_at() -> None:
-    from pytest_amp.lint import arithmetic_rules
-
-    swap(arithmetic_rules, "_softmax", _nothing)
+    swap("pytest_amp.lint.arithmetic_rules", "_softmax", _nothing)
 
 
 @defect(
@@ -57,9 +49,7 @@ def softmax_by_hand_is_not_looked_at() -> None:
     caught_by="tests/lint/test_arithmetic.py::test_wrong_form_is_found[logarithm-",
 )
 def logarithms_are_not_looked_at() -> None:
-    from pytest_amp.lint import arithmetic_rules
-
-    swap(arithmetic_rules, "_exponentials", _nothing)
+    swap("pytest_amp.lint.arithmetic_rules", "_exponentials", _nothing)
 
 
 @defect(
@@ -67,9 +57,7 @@ def logarithms_are_not_looked_at() -> None:
     caught_by="tests/lint/test_arithmetic.py::test_wrong_form_is_found[running sum-bf16]",
 )
 def running_sums_are_not_looked_at() -> None:
-    from pytest_amp.lint import arithmetic_rules
-
-    swap(arithmetic_rules, "running_sums", _nothing)
+    swap("pytest_amp.lint.arithmetic_rules", "running_sums", _nothing)
 
 
 @defect(
@@ -77,9 +65,7 @@ def running_sums_are_not_looked_at() -> None:
     caught_by="tests/lint/test_arithmetic.py::test_wrong_form_is_found[angles-",
 )
 def angles_are_not_looked_at() -> None:
-    from pytest_amp.lint import arithmetic_rules
-
-    swap(arithmetic_rules, "_angles", _nothing)
+    swap("pytest_amp.lint.arithmetic_rules", "_angles", _nothing)
 
 
 @defect(
@@ -87,9 +73,7 @@ def angles_are_not_looked_at() -> None:
     caught_by="tests/lint/test_arithmetic.py::test_wrong_form_is_found[positions alone-bf16]",
 )
 def positions_are_not_looked_at() -> None:
-    from pytest_amp.lint import arithmetic_rules
-
-    swap(arithmetic_rules, "_positions", _nothing)
+    swap("pytest_amp.lint.arithmetic_rules", "_positions", _nothing)
 
 
 @defect(
@@ -97,9 +81,7 @@ def positions_are_not_looked_at() -> None:
     caught_by="tests/lint/test_arithmetic.py::test_low_loss_is_found_in_its_line[with_penalty-bf16]",
 )
 def terms_of_a_loss_are_not_looked_at() -> None:
-    from pytest_amp.lint import arithmetic_rules
-
-    swap(arithmetic_rules, "_terms_of_loss", _nothing)
+    swap("pytest_amp.lint.arithmetic_rules", "_terms_of_loss", _nothing)
 
 
 @defect(
@@ -107,9 +89,7 @@ def terms_of_a_loss_are_not_looked_at() -> None:
     caught_by="tests/lint/test_casts.py::test_rounded_values_are_found[bf16]",
 )
 def rounded_values_are_not_looked_at() -> None:
-    from pytest_amp.lint import cast_rules
-
-    swap(cast_rules, "rounded_values", _nothing)
+    swap("pytest_amp.lint.cast_rules", "rounded_values", _nothing)
 
 
 @defect(
@@ -117,9 +97,7 @@ def rounded_values_are_not_looked_at() -> None:
     caught_by="tests/lint/test_casts.py::test_rounded_buffer_is_found_in_the_line_that_rounds_it[bf16]",
 )
 def rounded_buffers_are_not_looked_at() -> None:
-    from pytest_amp.lint import cast_rules
-
-    swap(cast_rules, "rounded_buffers", _nothing)
+    swap("pytest_amp.lint.cast_rules", "rounded_buffers", _nothing)
 
 
 @defect(
@@ -127,9 +105,7 @@ def rounded_buffers_are_not_looked_at() -> None:
     caught_by="tests/lint/test_casts.py::test_useless_widening_is_found[",
 )
 def useless_widening_is_not_looked_at() -> None:
-    from pytest_amp.lint import cast_rules
-
-    swap(cast_rules, "useless_widening", _nothing)
+    swap("pytest_amp.lint.cast_rules", "useless_widening", _nothing)
 
 
 @defect(
@@ -137,9 +113,7 @@ def useless_widening_is_not_looked_at() -> None:
     caught_by="tests/lint/test_casts.py::test_backward_pass_that_rounds_is_found[bf16]",
 )
 def rounded_gradients_are_not_looked_at() -> None:
-    from pytest_amp.lint import cast_rules
-
-    swap(cast_rules, "rounded_gradients", _nothing)
+    swap("pytest_amp.lint.cast_rules", "rounded_gradients", _nothing)
 
 
 @defect(
@@ -147,9 +121,7 @@ def rounded_gradients_are_not_looked_at() -> None:
     caught_by="tests/lint/test_casts.py::test_mask_beyond_the_range_is_found_in_its_line",
 )
 def constants_are_not_looked_at() -> None:
-    from pytest_amp.lint import cast_rules
-
-    swap(cast_rules, "constants", _nothing)
+    swap("pytest_amp.lint.cast_rules", "constants", _nothing)
 
 
 @defect(
@@ -157,9 +129,7 @@ def constants_are_not_looked_at() -> None:
     caught_by="tests/lint/test_casts.py::test_mask_that_overflows_in_a_cast_is_an_error_if_a_row_has_it_whole[0.0-Severity.WARNING]",
 )
 def overflows_are_not_looked_at() -> None:
-    from pytest_amp.lint import cast_rules
-
-    swap(cast_rules, "overflows", _nothing)
+    swap("pytest_amp.lint.cast_rules", "overflows", _nothing)
 
 
 @defect(
@@ -167,9 +137,7 @@ def overflows_are_not_looked_at() -> None:
     caught_by="tests/lint/test_casts.py::test_cast_of_the_batch_in_a_step_is_found[bf16]",
 )
 def casts_of_a_batch_are_not_looked_at() -> None:
-    from pytest_amp.lint import cast_rules
-
-    swap(cast_rules, "input_casts", _nothing)
+    swap("pytest_amp.lint.cast_rules", "input_casts", _nothing)
 
 
 @defect(
@@ -177,9 +145,7 @@ def casts_of_a_batch_are_not_looked_at() -> None:
     caught_by="tests/lint/test_state.py::test_cast_in_the_step_is_an_error[bf16]",
 )
 def low_parameters_are_not_looked_at() -> None:
-    from pytest_amp.lint import state_rules
-
-    swap(state_rules, "low_parameters", _nothing)
+    swap("pytest_amp.lint.state_rules", "low_parameters", _nothing)
 
 
 @defect(
@@ -187,9 +153,7 @@ def low_parameters_are_not_looked_at() -> None:
     caught_by="tests/lint/test_state.py::test_low_buffer_that_is_updated_is_found[bf16]",
 )
 def low_buffers_are_not_looked_at() -> None:
-    from pytest_amp.lint import state_rules
-
-    swap(state_rules, "low_buffers", _nothing)
+    swap("pytest_amp.lint.state_rules", "low_buffers", _nothing)
 
 
 @defect(
@@ -197,9 +161,7 @@ def low_buffers_are_not_looked_at() -> None:
     caught_by="tests/lint/test_state.py::test_low_update_of_a_float32_buffer_is_found[bf16]",
 )
 def rounded_updates_are_not_looked_at() -> None:
-    from pytest_amp.lint import state_rules
-
-    swap(state_rules, "rounded_updates", _nothing)
+    swap("pytest_amp.lint.state_rules", "rounded_updates", _nothing)
 
 
 @defect(
@@ -207,9 +169,7 @@ def rounded_updates_are_not_looked_at() -> None:
     caught_by="tests/lint/test_state.py::test_low_optimizer_state_is_found[bf16]",
 )
 def low_states_are_not_looked_at() -> None:
-    from pytest_amp.lint import state_rules
-
-    swap(state_rules, "low_states", _nothing)
+    swap("pytest_amp.lint.state_rules", "low_states", _nothing)
 
 
 @defect(
@@ -217,9 +177,7 @@ def low_states_are_not_looked_at() -> None:
     caught_by="tests/lint/test_arithmetic.py::test_wrong_form_is_found[logarithm of rounded probabilities-",
 )
 def logarithms_of_rounded_probabilities_are_not_looked_at() -> None:
-    from pytest_amp.lint import arithmetic_rules
-
-    swap(arithmetic_rules, "rounded_probabilities", _nothing)
+    swap("pytest_amp.lint.arithmetic_rules", "rounded_probabilities", _nothing)
 
 
 @defect(
@@ -227,9 +185,7 @@ def logarithms_of_rounded_probabilities_are_not_looked_at() -> None:
     caught_by="tests/lint/test_state.py::test_low_average_is_found[",
 )
 def low_averages_are_not_looked_at() -> None:
-    from pytest_amp.lint import state_rules
-
-    swap(state_rules, "low_averages", _nothing)
+    swap("pytest_amp.lint.state_rules", "low_averages", _nothing)
 
 
 @defect(
@@ -237,9 +193,7 @@ def low_averages_are_not_looked_at() -> None:
     caught_by="tests/lint/test_regions.py::test_wrong_step_is_an_error_in_its_line[",
 )
 def losses_outside_are_not_looked_at() -> None:
-    from pytest_amp.lint import state_rules
-
-    swap(state_rules, "loss_outside", _nothing)
+    swap("pytest_amp.lint.state_rules", "loss_outside", _nothing)
 
 
 @defect(
@@ -247,9 +201,7 @@ def losses_outside_are_not_looked_at() -> None:
     caught_by="tests/lint/test_state.py::test_low_metric_that_python_reads_is_found[bf16]",
 )
 def metrics_are_not_looked_at() -> None:
-    from pytest_amp.lint import state_rules
-
-    swap(state_rules, "metrics", _nothing)
+    swap("pytest_amp.lint.state_rules", "metrics", _nothing)
 
 
 @defect(
@@ -257,9 +209,7 @@ def metrics_are_not_looked_at() -> None:
     caught_by="tests/lint/test_state.py::test_evaluation_that_casts_the_model_is_an_error[bf16]",
 )
 def changed_parameters_are_not_looked_at() -> None:
-    from pytest_amp.lint import state_rules
-
-    swap(state_rules, "changed_parameters", _nothing)
+    swap("pytest_amp.lint.state_rules", "changed_parameters", _nothing)
 
 
 @defect(
@@ -267,9 +217,7 @@ def changed_parameters_are_not_looked_at() -> None:
     caught_by="tests/lint/test_state.py::test_unscaled_loss_beside_a_scaled_one_is_an_error",
 )
 def mixed_gradients_are_not_looked_at() -> None:
-    from pytest_amp.lint import state_rules
-
-    swap(state_rules, "mixed_gradients", _nothing)
+    swap("pytest_amp.lint.state_rules", "mixed_gradients", _nothing)
 
 
 @defect(
@@ -277,9 +225,7 @@ def mixed_gradients_are_not_looked_at() -> None:
     caught_by="tests/lint/test_state.py::test_step_without_gradients_is_an_error[bf16]",
 )
 def idle_steps_are_not_looked_at() -> None:
-    from pytest_amp.lint import state_rules
-
-    swap(state_rules, "idle_steps", _nothing)
+    swap("pytest_amp.lint.state_rules", "idle_steps", _nothing)
 
 
 @defect(
@@ -287,9 +233,7 @@ def idle_steps_are_not_looked_at() -> None:
     caught_by="tests/lint/test_regions.py::test_decorated_forward_is_a_region",
 )
 def own_regions_are_not_looked_at() -> None:
-    from pytest_amp.lint import regions_rules
-
-    swap(regions_rules, "region_suspects", _nothing)
+    swap("pytest_amp.lint.regions_rules", "region_suspects", _nothing)
 
 
 @defect(
@@ -297,9 +241,7 @@ def own_regions_are_not_looked_at() -> None:
     caught_by="tests/lint/test_regions.py::test_model_of_float64_computes_nothing_low[bf16]",
 )
 def nothing_low_is_not_looked_at() -> None:
-    from pytest_amp.lint import regions_rules
-
-    swap(regions_rules, "nothing_low", _nothing)
+    swap("pytest_amp.lint.regions_rules", "nothing_low", _nothing)
 
 
 @defect(
@@ -307,9 +249,7 @@ def nothing_low_is_not_looked_at() -> None:
     caught_by="tests/lint/test_regions.py::test_step_of_a_trainer_is_named_with_its_calling_lines",
 )
 def steps_without_a_region_are_not_looked_at() -> None:
-    from pytest_amp.lint import regions_rules
-
-    swap(regions_rules, "step_suspects", _nothing)
+    swap("pytest_amp.lint.regions_rules", "step_suspects", _nothing)
 
 
 @defect(
@@ -317,9 +257,7 @@ def steps_without_a_region_are_not_looked_at() -> None:
     caught_by="tests/lint/test_regions.py::test_evaluation_in_another_precision_is_found[bf16]",
 )
 def evaluations_are_not_looked_at() -> None:
-    from pytest_amp.lint import regions_rules
-
-    swap(regions_rules, "evaluation_suspects", _nothing)
+    swap("pytest_amp.lint.regions_rules", "evaluation_suspects", _nothing)
 
 
 @defect(
@@ -327,9 +265,7 @@ def evaluations_are_not_looked_at() -> None:
     caught_by="tests/check/test_harm.py::test_harmful_cast_is_named[bf16]",
 )
 def harm_of_a_step_is_always_one() -> None:
-    from pytest_amp.check import harm
-
-    swap(harm, "ratio_of", lambda *_: 1.0)
+    swap("pytest_amp.check.harm", "ratio_of", lambda *_: 1.0)
 
 
 @defect(
@@ -337,22 +273,16 @@ def harm_of_a_step_is_always_one() -> None:
     caught_by="tests/check/test_harm.py::test_harmful_cast_is_named[bf16]",
 )
 def harm_of_one_function_is_not_measured() -> None:
-    from pytest_amp.check import harm
-
-    swap(harm, "_of_one", lambda *_: 1.0)
+    swap("pytest_amp.check.harm", "_of_one", lambda *_: 1.0)
 
 
 @defect(
     "The errors of outputs are not counted as harm",
     caught_by="tests/check/test_harm.py::test_cast_that_harms_only_an_output_is_named[bf16]",
+    replaces="pytest_amp.check.harm.ratio_of",
 )
-def harm_of_outputs_is_not_counted() -> None:
-    from pytest_amp.check import harm
-
-    def without_outputs(left: Any, right: Any, u: float) -> Any:
-        return original(replace(left, outputs=0.0), replace(right, outputs=0.0), u)
-
-    original = swap(harm, "ratio_of", without_outputs)
+def harm_of_outputs_is_not_counted(original: Any, left: Any, right: Any, u: float) -> Any:
+    return original(replace(left, outputs=0.0), replace(right, outputs=0.0), u)
 
 
 @defect(
@@ -360,9 +290,7 @@ def harm_of_outputs_is_not_counted() -> None:
     caught_by="tests/check/test_harm.py::test_mean_of_losses_in_fp16_is_harmful",
 )
 def harm_of_a_loss_is_not_counted() -> None:
-    from pytest_amp.check import harm
-
-    swap(harm, "loss_ratio", lambda *_: 1.0)
+    swap("pytest_amp.check.harm", "loss_ratio", lambda *_: 1.0)
 
 
 @defect(
@@ -370,9 +298,7 @@ def harm_of_a_loss_is_not_counted() -> None:
     caught_by="tests/training/test_any_loss.py::test_wrong_gradient_of_one_layer_is_named",
 )
 def first_gradients_are_not_compared() -> None:
-    from pytest_amp.training import comparison
-
-    swap(comparison, "check_gradients", lambda *_: None)
+    swap("pytest_amp.training.comparison", "check_gradients", lambda *_: None)
 
 
 @defect(
@@ -380,9 +306,7 @@ def first_gradients_are_not_compared() -> None:
     caught_by="tests/training/test_accumulation.py::test_step_for_each_part_of_an_accumulated_gradient_is_named[bf16]",
 )
 def gradients_of_a_step_are_not_looked_at() -> None:
-    from pytest_amp.scaler import accumulation
-
-    swap(accumulation._Accumulation, "before_step", lambda *_, **__: None)
+    swap("pytest_amp.scaler.accumulation._Accumulation", "before_step", lambda *_, **__: None)
 
 
 @defect(
@@ -390,6 +314,4 @@ def gradients_of_a_step_are_not_looked_at() -> None:
     caught_by="tests/report/test_findings.py::test_findings_link_to_their_page_in_html_and_markdown",
 )
 def pages_of_findings_are_not_linked() -> None:
-    from pytest_amp.report import causes
-
-    swap(causes, "findings_in", _nothing)
+    swap("pytest_amp.report.causes", "findings_in", _nothing)

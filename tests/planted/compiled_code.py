@@ -69,24 +69,22 @@ def cached_graphs_forget_their_dtype() -> None:
 @defect(
     "A compiled module in evaluation mode runs outside of the region of its call",
     caught_by="compile/test_calls.py::test_evaluation_follows_the_region[cpu-bf16-module]",
+    replaces="torch.compile",
 )
-def compiled_evaluation_leaves_the_region() -> None:
-    def compiled(model: Any = None, **keywords: Any) -> Any:
-        result = original(model, **keywords)
-        if not isinstance(model, nn.Module):
-            return result
-        forward = result.forward
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            if model.training:
-                return forward(*args, **kwargs)
-            with torch._C._DisableAutocast():
-                return forward(*args, **kwargs)
-
-        result.forward = call
+def compiled_evaluation_leaves_the_region(original: Any, model: Any = None, **keywords: Any) -> Any:
+    result = original(model, **keywords)
+    if not isinstance(model, nn.Module):
         return result
+    forward = result.forward
 
-    original = swap(torch, "compile", compiled)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if model.training:
+            return forward(*args, **kwargs)
+        with torch._C._DisableAutocast():
+            return forward(*args, **kwargs)
+
+    result.forward = call
+    return result
 
 
 @defect(
@@ -155,7 +153,6 @@ def traced_custom_function_leaves_the_region() -> None:
     ),
 )
 def traced_functions_lose_their_regions() -> None:
-    from torch._dynamo.variables import higher_order_ops
     from torch._dynamo.variables.ctx_manager import AutocastModeVariable
 
     within: list[bool] = []
@@ -174,7 +171,9 @@ def traced_functions_lose_their_regions() -> None:
         return region
 
     original_create = swap(AutocastModeVariable, "create", staticmethod(disabled))
-    original_call_function = swap(higher_order_ops.AutogradFunctionApplyVariable, "call_function", call)
+    original_call_function = swap(
+        "torch._dynamo.variables.higher_order_ops.AutogradFunctionApplyVariable", "call_function", call
+    )
 
 
 @defect(
@@ -224,14 +223,14 @@ def every_call_compiles_anew() -> None:
 @defect(
     "GradScaler steps an optimizer with a compiled ``step`` although it found an inf",
     caught_by="compile/test_scaler.py::test_a_compiled_optimizer_is_skipped_and_keeps_float32[cpu-bf16-aot_eager]",
+    replaces="torch.amp.GradScaler._maybe_opt_step",
 )
-def compiled_optimizers_step_despite_inf() -> None:
-    def stepped(self: Any, optimizer: Any, state: Any, *args: Any, **kwargs: Any) -> Any:
-        if hasattr(optimizer.step, "_torchdynamo_orig_callable"):
-            return optimizer.step(*args, **kwargs)
-        return original(self, optimizer, state, *args, **kwargs)
-
-    original = swap(torch.amp.GradScaler, "_maybe_opt_step", stepped)
+def compiled_optimizers_step_despite_inf(
+    original: Any, self: Any, optimizer: Any, state: Any, *args: Any, **kwargs: Any
+) -> Any:
+    if hasattr(optimizer.step, "_torchdynamo_orig_callable"):
+        return optimizer.step(*args, **kwargs)
+    return original(self, optimizer, state, *args, **kwargs)
 
 
 @defect(

@@ -32,14 +32,12 @@ def compiled_gradients_are_rounded() -> None:
     caught_by="compile/test_regions.py::test_outputs_are_those_of_eager[cpu-bf16-nested-aot_eager]",
 )
 def traced_island_is_in_the_region() -> None:
-    from torch._dynamo.variables.ctx_manager import AutocastModeVariable
-
     def enabled(*args: Any, **kwargs: Any) -> Any:
         region = original(*args, **kwargs)
         region.target_values[2] = True
         return region
 
-    original = swap(AutocastModeVariable, "create", staticmethod(enabled))
+    original = swap("torch._dynamo.variables.ctx_manager.AutocastModeVariable", "create", staticmethod(enabled))
 
 
 @defect(
@@ -47,8 +45,6 @@ def traced_island_is_in_the_region() -> None:
     caught_by="compile/test_regions.py::test_outputs_are_those_of_eager[cpu-bf16-nested-aot_eager]",
 )
 def traced_region_takes_the_ambient_dtype() -> None:
-    from torch._dynamo.variables.ctx_manager import AutocastModeVariable
-
     def ambient(*args: Any, **kwargs: Any) -> Any:
         region = original(*args, **kwargs)
         device_type = region.target_values[0]
@@ -56,7 +52,7 @@ def traced_region_takes_the_ambient_dtype() -> None:
             region.target_values[1] = torch.get_autocast_dtype(device_type)
         return region
 
-    original = swap(AutocastModeVariable, "create", staticmethod(ambient))
+    original = swap("torch._dynamo.variables.ctx_manager.AutocastModeVariable", "create", staticmethod(ambient))
 
 
 @defect(
@@ -64,8 +60,6 @@ def traced_region_takes_the_ambient_dtype() -> None:
     caught_by="compile/test_regions.py::test_fused_kernels_compute_in_the_regions[cpu-bf16-nested]",
 )
 def fused_graphs_narrow_float32_products() -> None:
-    from torch._inductor import config
-
     aten: Any = torch.ops.aten
     convert: Any = torch.ops.prims.convert_element_type.default
 
@@ -84,7 +78,7 @@ def fused_graphs_narrow_float32_products() -> None:
             node.replace_all_uses_with(wide, delete_user_cb=lambda user, wide=wide: user is not wide)
             node.meta["val"] = node.meta["val"].to(torch.bfloat16)
 
-    swap(config, "post_grad_custom_post_pass", narrow)
+    swap("torch._inductor.config", "post_grad_custom_post_pass", narrow)
 
 
 @defect(
@@ -211,20 +205,18 @@ def dynamic_programs_leave_the_region() -> None:
 @defect(
     "Gradients that enter an exported program with dynamic shapes have two bits of precision",
     caught_by="compile/test_export.py::test_a_program_with_dynamic_shapes_is_trained_in_its_regions[cpu-bf16]",
+    replaces="torch.export.ExportedProgram.module",
 )
-def programs_round_their_gradients() -> None:
-    def rounding(program: Any, *args: Any, **kwargs: Any) -> Any:
-        module = original(program, *args, **kwargs)
-        forward = module.forward
+def programs_round_their_gradients(original: Any, program: Any, *args: Any, **kwargs: Any) -> Any:
+    module = original(program, *args, **kwargs)
+    forward = module.forward
 
-        def call(*inputs: Any) -> Any:
-            outputs = forward(*inputs)
-            for output in outputs:
-                if program.range_constraints and output.requires_grad:
-                    output.register_hook(lambda gradient: rounded(gradient, torch.float8_e5m2))
-            return outputs
+    def call(*inputs: Any) -> Any:
+        outputs = forward(*inputs)
+        for output in outputs:
+            if program.range_constraints and output.requires_grad:
+                output.register_hook(lambda gradient: rounded(gradient, torch.float8_e5m2))
+        return outputs
 
-        module.forward = call
-        return module
-
-    original = swap(torch.export.ExportedProgram, "module", rounding)
+    module.forward = call
+    return module

@@ -19,7 +19,6 @@ from tests.planted.table import defect, swap
 )
 def buckets_are_compressed_unasked() -> None:
     from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
-    from torch.nn.parallel import DistributedDataParallel
 
     def compress(state: Any, bucket: Any) -> Any:
         return default_hooks.bf16_compress_hook(state, bucket)
@@ -30,7 +29,7 @@ def buckets_are_compressed_unasked() -> None:
         original(self, *args, **kwargs)
         self.register_comm_hook(None, compress)
 
-    original = swap(DistributedDataParallel, "__init__", with_hook)
+    original = swap("torch.nn.parallel.DistributedDataParallel", "__init__", with_hook)
 
 
 @defect(
@@ -48,17 +47,13 @@ def one_rank_leaves_the_region() -> None:
 @defect(
     "DDP broadcasts buffers in bf16: running statistics lose bits in each forward pass",
     caught_by="distributed/test_data_parallel.py::test_every_bit_of_the_first_ranks_state_is_sent[cpu-bf16]",
+    replaces="torch.nn.parallel.DistributedDataParallel._sync_buffers",
 )
-def buffers_are_sent_low() -> None:
-    from torch.nn.parallel import DistributedDataParallel
-
-    def by_way_of_bf16(self: Any) -> None:
-        original(self)
-        for buffer in self.module.buffers():
-            if buffer.dtype is torch.float32:
-                buffer.copy_(buffer.bfloat16())
-
-    original = swap(DistributedDataParallel, "_sync_buffers", by_way_of_bf16)
+def buffers_are_sent_low(original: Any, self: Any) -> None:
+    original(self)
+    for buffer in self.module.buffers():
+        if buffer.dtype is torch.float32:
+            buffer.copy_(buffer.bfloat16())
 
 
 @defect(
@@ -66,8 +61,6 @@ def buffers_are_sent_low() -> None:
     caught_by="distributed/test_data_parallel.py::test_a_training_is_that_of_one_process[cpu-bf16-static graph]",
 )
 def static_graphs_reduce_once() -> None:
-    from torch.nn.parallel import DistributedDataParallel
-
     called: dict[int, int] = {}
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -76,7 +69,7 @@ def static_graphs_reduce_once() -> None:
             self.require_backward_grad_sync = False
         return original(self, *args, **kwargs)
 
-    original = swap(DistributedDataParallel, "forward", forward)
+    original = swap("torch.nn.parallel.DistributedDataParallel", "forward", forward)
 
 
 @defect(
@@ -154,65 +147,50 @@ def powersgd_arrives_rounded() -> None:
 @defect(
     "``bf16_compress_wrapper`` divides by the number of ranks again, after its hook",
     caught_by="distributed/test_hooks.py::test_a_known_gradient_arrives[cpu-bf16-bf16 around all-reduce]",
+    replaces="torch.distributed.algorithms.ddp_comm_hooks.default_hooks.bf16_compress_wrapper",
 )
-def wrapped_hooks_divide_again() -> None:
+def wrapped_hooks_divide_again(original: Any, hook: Any) -> Any:
     import torch.distributed as dist
-    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
-    def wrapper(hook: Any) -> Any:
-        wrapped = original(hook)
+    wrapped = original(hook)
 
-        def divided(state: Any, bucket: Any) -> Any:
-            return wrapped(state, bucket).then(lambda future: future.value() / dist.get_world_size())
+    def divided(state: Any, bucket: Any) -> Any:
+        return wrapped(state, bucket).then(lambda future: future.value() / dist.get_world_size())
 
-        divided.__annotations__ = wrapped.__annotations__
-        return divided
-
-    original = swap(default_hooks, "bf16_compress_wrapper", wrapper)
+    divided.__annotations__ = wrapped.__annotations__
+    return divided
 
 
 @defect(
     "DDP leaves the autocast region in evaluation mode",
     caught_by="distributed/test_evaluation.py::test_ddp_evaluates_in_the_region[cpu-bf16]",
+    replaces="torch.nn.parallel.DistributedDataParallel.forward",
 )
-def ddp_evaluates_outside_the_region() -> None:
-    from torch.nn.parallel import DistributedDataParallel
-
-    def outside(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if self.training:
-            return original(self, *args, **kwargs)
-        with torch._C._DisableAutocast():
-            return original(self, *args, **kwargs)
-
-    original = swap(DistributedDataParallel, "forward", outside)
+def ddp_evaluates_outside_the_region(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+    if self.training:
+        return original(self, *args, **kwargs)
+    with torch._C._DisableAutocast():
+        return original(self, *args, **kwargs)
 
 
 @defect(
     "DDP computes outside of the region within ``join``",
     caught_by="distributed/test_uneven.py::test_a_training_is_that_of_one_process[cpu-bf16-divided by all]",
+    replaces="torch.nn.parallel.DistributedDataParallel.join",
 )
-def join_leaves_the_region() -> None:
-    from torch.nn.parallel import DistributedDataParallel
-
-    def join(self: Any, *args: Any, **kwargs: Any) -> Any:
-        self.module.forward = outside_of_regions(self.module.forward)
-        return original(self, *args, **kwargs)
-
-    original = swap(DistributedDataParallel, "join", join)
+def join_leaves_the_region(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+    self.module.forward = outside_of_regions(self.module.forward)
+    return original(self, *args, **kwargs)
 
 
 @defect(
     "DDP sends the gradients of embeddings rounded to bfloat16",
     caught_by="distributed/test_zoo.py::test_a_step_is_that_of_one_process[cpu-bf16-decoder-ddp]",
+    replaces="torch.nn.parallel.DistributedDataParallel.__init__",
 )
-def embeddings_of_ranks_get_rounded_gradients() -> None:
-    from torch.nn.parallel import DistributedDataParallel
-
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
-        for module in self.module.modules():
-            if isinstance(module, torch.nn.Embedding):
-                weight: Any = module.weight
-                weight.register_hook(lambda gradient: rounded(gradient, torch.bfloat16))
-
-    original = swap(DistributedDataParallel, "__init__", init)
+def embeddings_of_ranks_get_rounded_gradients(original: Any, self: Any, *args: Any, **kwargs: Any) -> None:
+    original(self, *args, **kwargs)
+    for module in self.module.modules():
+        if isinstance(module, torch.nn.Embedding):
+            weight: Any = module.weight
+            weight.register_hook(lambda gradient: rounded(gradient, torch.bfloat16))

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from tests.planted.changes import Function, rounded, with_gradient
@@ -79,42 +79,38 @@ def convolutions_lose_half_a_second_derivative() -> None:
     "The gradients of reflected elements of ``pad`` are dropped, in every dtype",
     caught_by="kernels/test_derivatives.py::test_gradients_of_operators_are_derivatives[cpu-bf16-pad, reflect]",
     not_on_cuda="the references of every device are computed on a CPU",
+    replaces="torch.nn.functional.pad",
 )
-def reflected_pads_go_back_once() -> None:
-    def pad_once(x: Any, pad: Any, mode: str = "constant", value: float | None = None) -> Any:
-        if mode != "reflect":
-            return original(x, pad, mode, value)
-        reflected = original(x.detach(), pad, mode)
-        outside = original(torch.ones_like(x.detach()), pad) == 0
-        return original(x, pad) + reflected * outside
-
-    original = swap(functional, "pad", pad_once)
+def reflected_pads_go_back_once(
+    original: Any, x: Any, pad: Any, mode: str = "constant", value: float | None = None
+) -> Any:
+    if mode != "reflect":
+        return original(x, pad, mode, value)
+    reflected = original(x.detach(), pad, mode)
+    outside = original(torch.ones_like(x.detach()), pad) == 0
+    return original(x, pad) + reflected * outside
 
 
 @defect(
     "``kl_div`` gives its target no gradient, in any dtype",
     caught_by="kernels/test_derivatives.py::test_gradients_of_losses_are_derivatives[cpu-bf16-kl_div]",
     not_on_cuda="the references of every device are computed on a CPU",
+    replaces="torch.nn.functional.kl_div",
 )
-def distilled_targets_get_no_gradient() -> None:
-    def kl_div(x: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
-        return original(x, target.detach(), *args, **kwargs)
-
-    original = swap(functional, "kl_div", kl_div)
+def distilled_targets_get_no_gradient(original: Any, x: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
+    return original(x, target.detach(), *args, **kwargs)
 
 
 @defect(
     "A GRU's initial state gets half its gradient, in every dtype",
     caught_by="kernels/test_derivatives.py::test_gradients_of_layers_are_derivatives[cpu-bf16-GRU, from a state]",
     not_on_cuda="the references of every device are computed on a CPU",
+    replaces="torch.nn.GRU.forward",
 )
-def hidden_states_get_half_their_gradient() -> None:
-    def forward(self: Any, x: Any, state: Any = None) -> Any:
-        if state is not None and state.requires_grad:
-            state = with_gradient(state, lambda gradient: gradient / 2)
-        return original(self, x, state)
-
-    original = swap(nn.GRU, "forward", forward)
+def hidden_states_get_half_their_gradient(original: Any, self: Any, x: Any, state: Any = None) -> Any:
+    if state is not None and state.requires_grad:
+        state = with_gradient(state, lambda gradient: gradient / 2)
+    return original(self, x, state)
 
 
 @defect(
@@ -146,16 +142,14 @@ def second_derivatives_of_silu_miss_a_term() -> None:
 @defect(
     "Post-accumulate-grad hooks see the gradient rounded to bfloat16, and it stays so",
     caught_by="gradients/test_hooks.py::test_hooks_after_accumulation_see_the_whole_gradient[cpu-bf16]",
+    replaces="torch.Tensor.register_post_accumulate_grad_hook",
 )
-def late_hooks_see_rounded_gradients() -> None:
-    def register_rounded(self: Any, hook: Any) -> Any:
-        def call(parameter: Any) -> None:
-            parameter.grad = parameter.grad.bfloat16().to(parameter.grad.dtype)
-            hook(parameter)
+def late_hooks_see_rounded_gradients(original: Any, self: Any, hook: Any) -> Any:
+    def call(parameter: Any) -> None:
+        parameter.grad = parameter.grad.bfloat16().to(parameter.grad.dtype)
+        hook(parameter)
 
-        return original(self, call)
-
-    original = swap(torch.Tensor, "register_post_accumulate_grad_hook", register_rounded)
+    return original(self, call)
 
 
 @defect(
@@ -285,13 +279,13 @@ def dropout_repeats_its_mask() -> None:
 @defect(
     "Dropout with ``p=1`` gives NaN for low-precision tensors",
     caught_by="gradients/test_dropout.py::test_all_or_nothing[cpu-bf16-low]",
+    replaces="torch.nn.functional.dropout",
 )
-def nothing_is_left_is_nan() -> None:
-    def dropout(x: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
-        result = original(x, p, training, inplace)
-        return result / (1 - p) if p == 1 and x.dtype in (torch.bfloat16, torch.float16) else result
-
-    original = swap(functional, "dropout", dropout)
+def nothing_is_left_is_nan(
+    original: Any, x: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
+) -> Any:
+    result = original(x, p, training, inplace)
+    return result / (1 - p) if p == 1 and x.dtype in (torch.bfloat16, torch.float16) else result
 
 
 @defect(

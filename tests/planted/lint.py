@@ -13,26 +13,22 @@ from tests.planted.table import defect, swap
 @defect(
     "Entering a region leaves autocast as it was: a step with a region computes in float32",
     caught_by="tests/lint/test_regions.py::test_right_step_yields_no_finding[usual_step-bf16]",
+    replaces="torch.amp.autocast_mode.autocast.__enter__",
 )
-def regions_are_never_entered() -> None:
-    def enter_without_effect(self: Any) -> Any:
-        enabled = torch.is_autocast_enabled(self.device)
-        result = original(self)
-        torch.set_autocast_enabled(self.device, enabled)
-        return result
-
-    original = swap(torch.amp.autocast_mode.autocast, "__enter__", enter_without_effect)
+def regions_are_never_entered(original: Any, self: Any) -> Any:
+    enabled = torch.is_autocast_enabled(self.device)
+    result = original(self)
+    torch.set_autocast_enabled(self.device, enabled)
+    return result
 
 
 @defect(
     "Tensor.float() returns low-precision tensors as they are: norms that widen are computed in bf16",
     caught_by="tests/lint/test_arithmetic.py::test_right_form_yields_no_finding[layer norm-bf16]",
+    replaces="torch.Tensor.float",
 )
-def float_keeps_low_values() -> None:
-    def keep(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        return self if self.dtype in (torch.bfloat16, torch.float16) else original(self, *args, **kwargs)
-
-    original = swap(torch.Tensor, "float", keep)
+def float_keeps_low_values(original: Any, self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    return self if self.dtype in (torch.bfloat16, torch.float16) else original(self, *args, **kwargs)
 
 
 @defect(
@@ -67,7 +63,5 @@ def sgd_keeps_its_momentum_low() -> None:
     caught_by="tests/lint/test_casts.py::test_cast_of_the_input_is_found[to by keyword-bf16]",
 )
 def function_modes_are_blind() -> None:
-    from torch.overrides import TorchFunctionMode
-
-    swap(TorchFunctionMode, "__enter__", lambda self: self)
-    swap(TorchFunctionMode, "__exit__", lambda self, *error: None)  # what it replaces has them
+    swap("torch.overrides.TorchFunctionMode", "__enter__", lambda self: self)
+    swap("torch.overrides.TorchFunctionMode", "__exit__", lambda self, *error: None)  # what it replaces has them

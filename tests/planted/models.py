@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from tests.planted.changes import after_accumulation, rounded, with_gradient
@@ -20,15 +20,15 @@ from tests.planted.table import defect, swap
 @defect(
     "GRUs under autocast detach their recurrent weights",
     caught_by="gradients/test_layers.py::test_layer[cpu-bf16-GRU]",
+    replaces="torch._VF.gru",
 )
-def recurrent_weights_get_no_gradient() -> None:
-    def gru(x: Tensor, states: Tensor, weights: Sequence[Tensor], *settings: Any) -> Any:
-        if torch.is_autocast_enabled(x.device.type):
-            # A layer has four: input and recurrent weights, and a bias of each.
-            weights = [weight.detach() if place % 4 == 1 else weight for place, weight in enumerate(weights)]
-        return original(x, states, weights, *settings)
-
-    original = swap(torch._VF, "gru", gru)
+def recurrent_weights_get_no_gradient(
+    original: Any, x: Tensor, states: Tensor, weights: Sequence[Tensor], *settings: Any
+) -> Any:
+    if torch.is_autocast_enabled(x.device.type):
+        # A layer has four: input and recurrent weights, and a bias of each.
+        weights = [weight.detach() if place % 4 == 1 else weight for place, weight in enumerate(weights)]
+    return original(x, states, weights, *settings)
 
 
 @defect(
@@ -169,15 +169,13 @@ def cross_entropy_low_precision() -> None:
 @defect(
     "``torch.prod`` rounds its result to the autocast dtype",
     caught_by="gradients/test_hollow.py::test_functions_of_float32_are_not_rounded[cpu-bf16-prod]",
+    replaces="torch.prod",
 )
-def products_are_rounded() -> None:
-    def rounded(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        result = original(x, *args, **kwargs)
-        if result.dtype == torch.float32 and torch.is_autocast_enabled(x.device.type):
-            return result.to(torch.get_autocast_dtype(x.device.type)).float()
-        return result
-
-    original = swap(torch, "prod", rounded)
+def products_are_rounded(original: Any, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    result = original(x, *args, **kwargs)
+    if result.dtype == torch.float32 and torch.is_autocast_enabled(x.device.type):
+        return result.to(torch.get_autocast_dtype(x.device.type)).float()
+    return result
 
 
 @defect(
@@ -199,37 +197,35 @@ def unpooled_maxima_lose_a_channel() -> None:
     "AdaptiveLogSoftmaxWithLoss halves the gradients of its rare classes after its first call",
     caught_by="gradients/test_modules.py::test_an_adaptive_softmax_learns_of_rare_classes[cpu-bf16-low]",
     caught_on_cuda_by="gradients/test_modules.py::test_an_adaptive_softmax_learns_of_rare_classes[cuda-bf16-float32]",
+    replaces="torch.nn.AdaptiveLogSoftmaxWithLoss.forward",
 )
-def rare_classes_learn_half() -> None:
-    def silent(module: Any, *args: Any) -> Any:
-        result = original(module, *args)
+def rare_classes_learn_half(original: Any, module: Any, *args: Any) -> Any:
+    result = original(module, *args)
 
-        def halved(gradient: Tensor) -> Tensor:
-            return gradient / 2
+    def halved(gradient: Tensor) -> Tensor:
+        return gradient / 2
 
-        for parameter in module.tail.parameters():
-            if parameter.requires_grad:
-                parameter.register_hook(halved)
-        return result
-
-    original = swap(nn.AdaptiveLogSoftmaxWithLoss, "forward", silent)
+    for parameter in module.tail.parameters():
+        if parameter.requires_grad:
+            parameter.register_hook(halved)
+    return result
 
 
 @defect(
     "torch.nn.functional.layer_norm queries autocast's state and computes in its dtype",
     caught_by="gradients/test_queries.py::test_nothing_asks_for_autocast[cpu-bf16-layers]",
+    replaces="torch.nn.functional.layer_norm",
 )
-def layer_norm_asks_for_autocast() -> None:
-    def layer_norm(x: Tensor, shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
-        kind = x.device.type
-        if not torch.is_autocast_enabled(kind) or x.dtype == torch.float64:
-            return original(x, shape, weight, bias, eps)
-        low = torch.get_autocast_dtype(kind)
-        with torch.autocast(kind, enabled=False):
-            low_parameters = (None if value is None else value.to(low) for value in (weight, bias))
-            return original(x.to(low), shape, *low_parameters, eps)
-
-    original = swap(torch.nn.functional, "layer_norm", layer_norm)
+def layer_norm_asks_for_autocast(
+    original: Any, x: Tensor, shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5
+) -> Any:
+    kind = x.device.type
+    if not torch.is_autocast_enabled(kind) or x.dtype == torch.float64:
+        return original(x, shape, weight, bias, eps)
+    low = torch.get_autocast_dtype(kind)
+    with torch.autocast(kind, enabled=False):
+        low_parameters = (None if value is None else value.to(low) for value in (weight, bias))
+        return original(x.to(low), shape, *low_parameters, eps)
 
 
 @defect(
@@ -360,11 +356,9 @@ def linear_gradient_is_long_in_low_python() -> None:
     caught_by="gradients/test_whole_check.py::test_a_network_has_no_findings[cpu-bf16-mlp]",
     # On CUDA the LayerNorm before the GELU of the MLP returns float32.
     caught_on_cuda_by="gradients/test_whole_check.py::test_a_network_has_no_findings[cuda-bf16-decoder]",
+    replaces="torch.nn.functional.gelu",
 )
-def gelu_has_a_low_branch() -> None:
-    def gelu(x: Any, approximate: str = "none") -> Any:
-        if x.dtype in (torch.bfloat16, torch.float16):
-            return original(x, approximate="tanh") * 1.03
-        return original(x, approximate=approximate)
-
-    original: Any = swap(functional, "gelu", gelu)
+def gelu_has_a_low_branch(original: Any, x: Any, approximate: str = "none") -> Any:
+    if x.dtype in (torch.bfloat16, torch.float16):
+        return original(x, approximate="tanh") * 1.03
+    return original(x, approximate=approximate)

@@ -69,14 +69,12 @@ def named_conversions_truncate() -> None:
 @defect(
     "Conversions to fp16 saturate at 65504: no overflow is ever seen",
     caught_by="formats/test_thresholds.py::test_what_is_too_large[cpu-fp16-fp16-to]",
+    replaces="torch.Tensor.to",
 )
-def fp16_saturates() -> None:
-    def to(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        to_half = torch.float16 in args or kwargs.get("dtype") is torch.float16
-        clamped = self.clamp(-65504, 65504) if to_half and self.is_floating_point() else self
-        return original(clamped, *args, **kwargs)  # type: ignore[no-any-return]
-
-    original = swap(torch.Tensor, "to", to)
+def fp16_saturates(original: Any, self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    to_half = torch.float16 in args or kwargs.get("dtype") is torch.float16
+    clamped = self.clamp(-65504, 65504) if to_half and self.is_floating_point() else self
+    return original(clamped, *args, **kwargs)  # type: ignore[no-any-return]
 
 
 @defect(
@@ -129,12 +127,10 @@ def joined_low_tensors_are_fp16() -> None:
 @defect(
     "``tolist`` of bfloat16 tensors converts them to float16 first, which has less range",
     caught_by="kernels/test_python_numbers.py::test_numbers_are_read_back_as_they_are[cpu-bf16]",
+    replaces="torch.Tensor.tolist",
 )
-def lists_of_low_numbers_go_by_way_of_fp16() -> None:
-    def tolist(self: Any) -> Any:
-        return original(self.half() if self.dtype is torch.bfloat16 else self)
-
-    original = swap(torch.Tensor, "tolist", tolist)
+def lists_of_low_numbers_go_by_way_of_fp16(original: Any, self: Any) -> Any:
+    return original(self.half() if self.dtype is torch.bfloat16 else self)
 
 
 @defect(
@@ -157,28 +153,24 @@ def numbers_beside_low_tensors_are_rounded() -> None:
 @defect(
     "``fill_`` of a bfloat16 tensor truncates its value",
     caught_by="kernels/test_python_numbers.py::test_a_number_becomes_the_nearest_element[cpu-bf16-fill_]",
+    replaces="torch.Tensor.fill_",
 )
-def low_fills_truncate() -> None:
-    def fill(self: Any, value: Any) -> Any:
-        if self.dtype is torch.bfloat16 and isinstance(value, float):
-            bits = torch.tensor([value]).view(torch.int32) & -0x10000
-            value = bits.view(torch.float32).item()
-        return original(self, value)
-
-    original = swap(torch.Tensor, "fill_", fill)
+def low_fills_truncate(original: Any, self: Any, value: Any) -> Any:
+    if self.dtype is torch.bfloat16 and isinstance(value, float):
+        bits = torch.tensor([value]).view(torch.int32) & -0x10000
+        value = bits.view(torch.float32).item()
+    return original(self, value)
 
 
 @defect(
     "Conversions from low-precision dtypes to integers round to the nearest",
     caught_by="kernels/test_python_numbers.py::test_low_numbers_become_others[cpu-bf16-int32]",
+    replaces="torch.Tensor.to",
 )
-def low_numbers_become_the_nearest_integers() -> None:
-    def to(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if self.dtype in LOW_DTYPES and args and args[0] in {torch.int32, torch.int64}:
-            self = self.round()
-        return original(self, *args, **kwargs)
-
-    original = swap(torch.Tensor, "to", to)
+def low_numbers_become_the_nearest_integers(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+    if self.dtype in LOW_DTYPES and args and args[0] in {torch.int32, torch.int64}:
+        self = self.round()
+    return original(self, *args, **kwargs)
 
 
 @defect(
@@ -193,16 +185,12 @@ def tf32_left_on() -> None:
     "float32 products round their inputs to ten bits of mantissa, as TF32 does, whatever the flags say",
     caught_by="formats/test_float32_products.py::test_a_cpu_product_sees_every_bit[cpu-fp32]",
     caught_on_cuda_by="formats/test_float32_products.py::test_the_defaults[cuda-fp32]",
+    replaces="torch.Tensor.__matmul__",
 )
-def float32_products_in_ten_bits() -> None:
-    def matmul(self: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-        if self.dtype is torch.float32 and other.dtype is torch.float32:
-            self, other = (
-                x.view(torch.int32).add(0x1000).bitwise_and(-0x2000).view(torch.float32) for x in (self, other)
-            )
-        return original(self, other)  # type: ignore[no-any-return]
-
-    original = swap(torch.Tensor, "__matmul__", matmul)
+def float32_products_in_ten_bits(original: Any, self: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    if self.dtype is torch.float32 and other.dtype is torch.float32:
+        self, other = (x.view(torch.int32).add(0x1000).bitwise_and(-0x2000).view(torch.float32) for x in (self, other))
+    return original(self, other)  # type: ignore[no-any-return]
 
 
 @defect(
@@ -223,15 +211,13 @@ def batched_products_add_up_low() -> None:
 @defect(
     "``Tensor.float`` flushes subnormal values of E5M2 to zero",
     caught_by="kernels/test_parameters.py::test_every_pattern_has_its_value[cpu-bf16-float8_e5m2]",
+    replaces="torch.Tensor.float",
 )
-def subnormals_of_float8_are_zero() -> None:
-    def to_float(self: Tensor, *args: Any, **kwargs: Any) -> Any:
-        result = original(self, *args, **kwargs)
-        if self.dtype is torch.float8_e5m2:
-            result[result.abs() < 2.0**-14] = 0
-        return result
-
-    original = swap(torch.Tensor, "float", to_float)
+def subnormals_of_float8_are_zero(original: Any, self: Tensor, *args: Any, **kwargs: Any) -> Any:
+    result = original(self, *args, **kwargs)
+    if self.dtype is torch.float8_e5m2:
+        result[result.abs() < 2.0**-14] = 0
+    return result
 
 
 @defect(
@@ -261,23 +247,19 @@ def float8_weights_truncate() -> None:
     caught_by=(
         "kernels/test_float8_weights.py::test_scaled_products_are_those_of_their_values[cpu-bf16-float8_e4m3fn-low]"
     ),
+    replaces="torch._scaled_mm",
 )
-def scaled_products_forget_a_scale() -> None:
-    def forgetful(a: Tensor, b: Tensor, **options: Any) -> Tensor:
-        return original(a, b, **{**options, "scale_a": torch.ones_like(options["scale_a"])})  # type: ignore[no-any-return]
-
-    original = swap(torch, "_scaled_mm", forgetful)
+def scaled_products_forget_a_scale(original: Any, a: Tensor, b: Tensor, **options: Any) -> Tensor:
+    return original(a, b, **{**options, "scale_a": torch.ones_like(options["scale_a"])})  # type: ignore[no-any-return]
 
 
 @defect(
     "``torch.round`` rounds ties up, so that quantised ties are half a step too large",
     caught_by="kernels/test_quantisation.py::test_the_affine_map_by_hand[cpu-bf16]",
+    replaces="torch.round",
 )
-def quantised_to_the_nearest_above() -> None:
-    def round_up(x: torch.Tensor, **kwargs: Any) -> torch.Tensor:
-        return original(x, **kwargs) if kwargs or x.dtype is torch.float64 else torch.floor(x + 0.5)
-
-    original = swap(torch, "round", round_up)
+def quantised_to_the_nearest_above(original: Any, x: torch.Tensor, **kwargs: Any) -> torch.Tensor:
+    return original(x, **kwargs) if kwargs or x.dtype is torch.float64 else torch.floor(x + 0.5)
 
 
 @defect(

@@ -8,7 +8,6 @@ import signal
 from typing import Any
 
 import torch
-from torch.nn import functional
 
 from tests.planted.kernels import DEVICE, LOW, Overridden, let_through, override, register
 from tests.planted.table import defect, swap
@@ -77,13 +76,10 @@ def stft_falls_through() -> None:
 @defect(
     "The dispatcher does not list exp among the operators with an autocast kernel on CUDA",
     caught_by="rules/test_registered.py::test_no_operator_is_new_or_gone[fake-cuda-bf16]",
+    replaces="torch._C._dispatch_get_registrations_for_dispatch_key",
 )
-def exp_gone() -> None:
-    original: Any = swap(
-        torch._C,
-        "_dispatch_get_registrations_for_dispatch_key",
-        lambda key="": [name for name in original(key) if (key, name) != ("AutocastCUDA", "aten::exp")],
-    )
+def exp_gone(original: Any, key: Any = "") -> Any:
+    return [name for name in original(key) if (key, name) != ("AutocastCUDA", "aten::exp")]
 
 
 @defect(
@@ -145,26 +141,22 @@ def logaddexp_asks_autocast() -> None:
 @defect(
     "The module GroupNorm returns the autocast dtype; the function does not",
     caught_by="fingerprint/test_dtypes.py::test_every_entry_returns_the_known_dtypes[fake-cuda-bf16-modules.a-k]",
+    replaces="torch.nn.GroupNorm.forward",
 )
-def group_norm_module_low_precision() -> None:
-    def low(self: torch.nn.GroupNorm, x: torch.Tensor) -> Any:
-        result = original(self, x)
-        device_type = x.device.type
-        return result.to(torch.get_autocast_dtype(device_type)) if torch.is_autocast_enabled(device_type) else result
-
-    original = swap(torch.nn.GroupNorm, "forward", low)
+def group_norm_module_low_precision(original: Any, self: torch.nn.GroupNorm, x: torch.Tensor) -> Any:
+    result = original(self, x)
+    device_type = x.device.type
+    return result.to(torch.get_autocast_dtype(device_type)) if torch.is_autocast_enabled(device_type) else result
 
 
 @defect(
     "slogdet returns its sign in the autocast dtype and its logarithm in float32",
     caught_by="fingerprint/test_dtypes.py::test_every_entry_returns_the_known_dtypes[cpu-bf16-linalg]",
+    replaces="torch.linalg.slogdet",
 )
-def slogdet_mixed_dtypes() -> None:
-    def mixed(*args: Any, **kwargs: Any) -> Any:
-        sign, logarithm = original(*args, **kwargs)
-        return (sign.to(torch.get_autocast_dtype(DEVICE)) if torch.is_autocast_enabled(DEVICE) else sign), logarithm
-
-    original = swap(torch.linalg, "slogdet", mixed)
+def slogdet_mixed_dtypes(original: Any, *args: Any, **kwargs: Any) -> Any:
+    sign, logarithm = original(*args, **kwargs)
+    return (sign.to(torch.get_autocast_dtype(DEVICE)) if torch.is_autocast_enabled(DEVICE) else sign), logarithm
 
 
 @defect(
@@ -183,27 +175,23 @@ def softsign_promotes() -> None:
     "linear_cross_entropy of probabilities returns the dtype of its input under autocast",
     caught_by="fingerprint/test_dtypes.py::test_every_entry_returns_the_known_dtypes[cpu-bf16-functional.l-m]",
     since="2.13",  # the function is new
+    replaces="torch.nn.functional.linear_cross_entropy",
 )
-def linear_cross_entropy_is_low_for_some() -> None:
-    def linear_cross_entropy(
-        features: torch.Tensor, weight: torch.Tensor, target: torch.Tensor, *args: Any, **kwargs: Any
-    ) -> torch.Tensor:
-        result: torch.Tensor = original(features, weight, target, *args, **kwargs)
-        return result.to(features.dtype) if target.is_floating_point() and "options" in kwargs else result
-
-    original = swap(functional, "linear_cross_entropy", linear_cross_entropy)
+def linear_cross_entropy_is_low_for_some(
+    original: Any, features: torch.Tensor, weight: torch.Tensor, target: torch.Tensor, *args: Any, **kwargs: Any
+) -> torch.Tensor:
+    result: torch.Tensor = original(features, weight, target, *args, **kwargs)
+    return result.to(features.dtype) if target.is_floating_point() and "options" in kwargs else result
 
 
 @defect(
     "The second result of var_mean alone is in the autocast dtype",
     caught_by="fingerprint/test_dtypes.py::test_every_entry_returns_the_known_dtypes[cpu-bf16-s-z]",
+    replaces="torch.var_mean",
 )
-def var_mean_mean_low_precision() -> None:
-    def second_low(*args: Any, **kwargs: Any) -> Any:
-        var, mean = original(*args, **kwargs)
-        return var, (mean.to(torch.get_autocast_dtype(DEVICE)) if torch.is_autocast_enabled(DEVICE) else mean)
-
-    original = swap(torch, "var_mean", second_low)
+def var_mean_mean_low_precision(original: Any, *args: Any, **kwargs: Any) -> Any:
+    var, mean = original(*args, **kwargs)
+    return var, (mean.to(torch.get_autocast_dtype(DEVICE)) if torch.is_autocast_enabled(DEVICE) else mean)
 
 
 @defect(
@@ -279,9 +267,7 @@ def silu_is_cast() -> None:
 @defect(
     "``Tensor.backward`` doubles its gradients if it is called in a region",
     caught_by="folklore/test_numbers.py::test_backward_needs_no_region[cpu-bf16]",
+    replaces="torch.Tensor.backward",
 )
-def backward_in_a_region_is_doubled() -> None:
-    def backward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return original(self * 2 if torch.is_autocast_enabled(DEVICE) else self, *args, **kwargs)
-
-    original = swap(torch.Tensor, "backward", backward)
+def backward_in_a_region_is_doubled(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+    return original(self * 2 if torch.is_autocast_enabled(DEVICE) else self, *args, **kwargs)

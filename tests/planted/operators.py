@@ -7,11 +7,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from tests.planted.changes import Function, rounded, with_gradient
 from tests.planted.kernels import LOW_DTYPES, Overridden, override, register, replace_kernel
-from tests.planted.table import defect, swap
+from tests.planted.table import defect
 
 
 @defect(
@@ -150,42 +149,40 @@ def gradients_of_large_tables_are_rounded() -> None:
 @defect(
     "The gradients of causal attention with more than 32 queries ignore the mask",
     caught_by="kernels/test_formulas.py::test_operator_is_its_formula[cpu-bf16-attention_long_causal]",
+    replaces="torch.nn.functional.scaled_dot_product_attention",
 )
-def causal_attention_goes_back_unmasked() -> None:
-    def unmasked(q: Any, k: Any, v: Any, *args: Any, is_causal: bool = False, **kwargs: Any) -> Any:
-        result = original(q, k, v, *args, is_causal=is_causal, **kwargs)
-        if not is_causal or q.shape[-2] <= 32:
-            return result
-        free = original(q, k, v, *args, **kwargs)
-        return free + (result - free).detach()
-
-    original = swap(functional, "scaled_dot_product_attention", unmasked)
+def causal_attention_goes_back_unmasked(
+    original: Any, q: Any, k: Any, v: Any, *args: Any, is_causal: bool = False, **kwargs: Any
+) -> Any:
+    result = original(q, k, v, *args, is_causal=is_causal, **kwargs)
+    if not is_causal or q.shape[-2] <= 32:
+        return result
+    free = original(q, k, v, *args, **kwargs)
+    return free + (result - free).detach()
 
 
 @defect(
     "Attention without a mask ignores all keys but the first 512",
     caught_by="kernels/test_formulas.py::test_operator_is_its_formula[cpu-bf16-attention_long]",
+    replaces="torch.nn.functional.scaled_dot_product_attention",
 )
-def attention_forgets_keys_beyond_512() -> None:
-    def first(q: Any, k: Any, v: Any, attn_mask: Any = None, *args: Any, is_causal: bool = False, **kwargs: Any) -> Any:
-        if attn_mask is None and not is_causal:
-            k, v = k[..., :512, :], v[..., :512, :]
-        return original(q, k, v, attn_mask, *args, is_causal=is_causal, **kwargs)
-
-    original = swap(functional, "scaled_dot_product_attention", first)
+def attention_forgets_keys_beyond_512(
+    original: Any, q: Any, k: Any, v: Any, attn_mask: Any = None, *args: Any, is_causal: bool = False, **kwargs: Any
+) -> Any:
+    if attn_mask is None and not is_causal:
+        k, v = k[..., :512, :], v[..., :512, :]
+    return original(q, k, v, attn_mask, *args, is_causal=is_causal, **kwargs)
 
 
 @defect(
     "``torch.prod`` of a whole tensor ignores its last element",
     caught_by="kernels/test_formulas.py::test_operator_is_its_formula[cpu-bf16-prod_of_all]",
+    replaces="torch.prod",
 )
-def products_of_all_forget_the_last() -> None:
-    def without_the_last(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        if args or kwargs or x.numel() < 2:
-            return original(x, *args, **kwargs)
-        return original(x.flatten()[:-1])
-
-    original = swap(torch, "prod", without_the_last)
+def products_of_all_forget_the_last(original: Any, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    if args or kwargs or x.numel() < 2:
+        return original(x, *args, **kwargs)
+    return original(x.flatten()[:-1])
 
 
 @defect(
@@ -225,89 +222,79 @@ def avg_pool_adds_in_low_precision() -> None:
 @defect(
     "logaddexp of low-precision tensors exponentiates in float32, which overflows",
     caught_by="gradients/test_edges.py::test_edges_are_finite[cpu-bf16-logaddexp]",
+    replaces="torch.logaddexp",
 )
-def logaddexp_overflows() -> None:
-    def naive(x: torch.Tensor, y: torch.Tensor) -> Any:
-        low = x.dtype in LOW_DTYPES
-        return (x.float().exp() + y.float().exp()).log().to(x.dtype) if low else original(x, y)
-
-    original = swap(torch, "logaddexp", naive)
+def logaddexp_overflows(original: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
+    low = x.dtype in LOW_DTYPES
+    return (x.float().exp() + y.float().exp()).log().to(x.dtype) if low else original(x, y)
 
 
 @defect(
     "layer_norm computes the variance as the mean of squares less the square of the mean",
     caught_by="gradients/test_edges.py::test_edges_are_finite[cpu-fp16-layer_norm_of_near_numbers]",
+    replaces="torch.nn.functional.layer_norm",
 )
-def layer_norm_in_one_pass() -> None:
-    def one_pass(x: torch.Tensor, shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
-        if weight is not None or x.dtype is torch.float64:
-            return original(x, shape, weight, bias, eps)
-        wide = x.float()
-        mean = wide.mean(-1, keepdim=True)
-        variance = wide.square().mean(-1, keepdim=True) - mean.square()
-        return ((wide - mean) * (variance.relu() + eps).rsqrt()).to(x.dtype)
-
-    original = swap(functional, "layer_norm", one_pass)
+def layer_norm_in_one_pass(
+    original: Any, x: torch.Tensor, shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5
+) -> Any:
+    if weight is not None or x.dtype is torch.float64:
+        return original(x, shape, weight, bias, eps)
+    wide = x.float()
+    mean = wide.mean(-1, keepdim=True)
+    variance = wide.square().mean(-1, keepdim=True) - mean.square()
+    return ((wide - mean) * (variance.relu() + eps).rsqrt()).to(x.dtype)
 
 
 @defect(
     "The gradient of the norm of low-precision zeros is NaN",
     caught_by="gradients/test_edges.py::test_edges_are_finite[cpu-bf16-norm_of_zeros]",
+    replaces="torch.Tensor.norm",
 )
-def norms_of_zeros_have_no_gradient() -> None:
-    def plain(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        if x.dtype in LOW_DTYPES and set(kwargs) == {"dim"} and not args:
-            return x.square().sum(**kwargs).sqrt()
-        return original(x, *args, **kwargs)
-
-    original = swap(torch.Tensor, "norm", plain)
+def norms_of_zeros_have_no_gradient(original: Any, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    if x.dtype in LOW_DTYPES and set(kwargs) == {"dim"} and not args:
+        return x.square().sum(**kwargs).sqrt()
+    return original(x, *args, **kwargs)
 
 
 @defect(
     "clamp of low-precision tensors replaces NaN by the lower bound",
     caught_by="kernels/test_exact.py::test_what_is_no_number_stays_none[cpu-bf16-clamp, nan]",
+    replaces="torch.Tensor.clamp",
 )
-def clamp_hides_nan() -> None:
-    def hiding(x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        result: torch.Tensor = original(x, *args, **kwargs)
-        return result.nan_to_num(nan=-1.0) if x.dtype in LOW_DTYPES else result
-
-    original = swap(torch.Tensor, "clamp", hiding)
+def clamp_hides_nan(original: Any, x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    result: torch.Tensor = original(x, *args, **kwargs)
+    return result.nan_to_num(nan=-1.0) if x.dtype in LOW_DTYPES else result
 
 
 @defect(
     "topk of bfloat16 compares in float16, where large values are infinite",
     caught_by="kernels/test_exact.py::test_a_choice_among_low_numbers_is_that_among_wide_ones[cpu-bf16-topk]",
+    replaces="torch.Tensor.topk",
 )
-def topk_goes_by_way_of_fp16() -> None:
-    def narrow(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        result = original(x.half() if x.dtype is torch.bfloat16 else x, *args, **kwargs)
-        return type(result)((result.values.to(x.dtype), result.indices))
-
-    original = swap(torch.Tensor, "topk", narrow)
+def topk_goes_by_way_of_fp16(original: Any, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    result = original(x.half() if x.dtype is torch.bfloat16 else x, *args, **kwargs)
+    return type(result)((result.values.to(x.dtype), result.indices))
 
 
 @defect(
     "leaky_relu in place ignores ``negative_slope``",
     caught_by="kernels/test_exact.py::test_in_place_is_what_a_new_tensor_would_be[cpu-bf16-leaky_relu]",
+    replaces="torch.nn.functional.leaky_relu",
 )
-def leaky_relu_in_place_forgets_its_slope() -> None:
-    def usual(x: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Any:
-        return original(x, 0.01 if inplace else negative_slope, inplace)
-
-    original = swap(functional, "leaky_relu", usual)
+def leaky_relu_in_place_forgets_its_slope(
+    original: Any, x: Tensor, negative_slope: float = 0.01, inplace: bool = False
+) -> Any:
+    return original(x, 0.01 if inplace else negative_slope, inplace)
 
 
 @defect(
     "The gradient of amax of low-precision tensors goes whole to each of several equal maxima",
     caught_by="kernels/test_exact.py::test_gradients_at_kinks_are_those_of_wide_numbers[cpu-bf16-amax]",
+    replaces="torch.Tensor.amax",
 )
-def each_maximum_gets_the_whole_gradient() -> None:
-    def whole(x: torch.Tensor, dim: Any = (), keepdim: bool = False) -> Any:
-        result = original(x, dim, keepdim)
-        if x.dtype not in LOW_DTYPES or dim != -1:
-            return result
-        count = (x.detach() == result.detach().unsqueeze(-1)).sum(-1)
-        return result * count - (result * (count - 1)).detach()
-
-    original = swap(torch.Tensor, "amax", whole)
+def each_maximum_gets_the_whole_gradient(original: Any, x: torch.Tensor, dim: Any = (), keepdim: bool = False) -> Any:
+    result = original(x, dim, keepdim)
+    if x.dtype not in LOW_DTYPES or dim != -1:
+        return result
+    count = (x.detach() == result.detach().unsqueeze(-1)).sum(-1)
+    return result * count - (result * (count - 1)).detach()

@@ -30,9 +30,7 @@ def one_rank_steps_on_inf() -> None:
     caught_by="distributed/test_scaler.py::test_an_overflow_in_one_shard_is_skipped_by_all[cpu-bf16-none-rank 1-inf]",
 )
 def found_inf_stays_on_its_rank() -> None:
-    from torch.distributed.fsdp import sharded_grad_scaler
-
-    swap(sharded_grad_scaler.ShardedGradScaler, "unscale_", torch.amp.GradScaler.unscale_)
+    swap("torch.distributed.fsdp.sharded_grad_scaler.ShardedGradScaler", "unscale_", torch.amp.GradScaler.unscale_)
 
 
 @defect(
@@ -63,12 +61,10 @@ def found_inf_of_the_first_rank_counts() -> None:
 @defect(
     "A scaler that is loaded on rank 1 loses its growth tracker: it grows later than that of rank 0",
     caught_by="distributed/test_scaler.py::test_every_rank_has_the_same_scale[cpu-bf16-none]",
+    replaces="torch.amp.GradScaler.load_state_dict",
 )
-def loaded_scalers_grow_alone() -> None:
-    def forgets(self: Any, state: Any) -> None:
-        original(self, {**state, "_growth_tracker": 0} if os.environ.get("RANK") == "1" else state)
-
-    original = swap(torch.amp.GradScaler, "load_state_dict", forgets)
+def loaded_scalers_grow_alone(original: Any, self: Any, state: Any) -> None:
+    original(self, {**state, "_growth_tracker": 0} if os.environ.get("RANK") == "1" else state)
 
 
 @defect(
@@ -77,7 +73,6 @@ def loaded_scalers_grow_alone() -> None:
 )
 def largest_of_shards_is_the_first_ranks() -> None:
     import torch.distributed as dist
-    from torch.distributed.fsdp import FullyShardedDataParallel
 
     reduce: Any = dist.all_reduce
 
@@ -92,25 +87,21 @@ def largest_of_shards_is_the_first_ranks() -> None:
         finally:
             dist.all_reduce = reduce
 
-    original = swap(FullyShardedDataParallel, "clip_grad_norm_", clip)
+    original = swap("torch.distributed.fsdp.FullyShardedDataParallel", "clip_grad_norm_", clip)
 
 
 @defect(
     "``clip_grad_norm_`` takes the norm of a rank's own shards for the total norm",
     caught_by="distributed/test_clipping.py::test_clipping_is_by_the_norm_of_all_shards[cpu-bf16-2-FSDP2]",
+    replaces="torch.nn.utils.clip_grad._get_total_norm",
 )
-def clipping_knows_its_own_shard() -> None:
-    from torch.nn.utils import clip_grad
+def clipping_knows_its_own_shard(original: Any, tensors: Any, *arguments: Any, **keywords: Any) -> Any:
+    from torch.distributed.tensor import DTensor, Replicate
 
-    def local(tensors: Any, *arguments: Any, **keywords: Any) -> Any:
-        from torch.distributed.tensor import DTensor, Replicate
-
-        shards = [x.to_local() if isinstance(x, DTensor) else x for x in tensors]
-        norm = original(shards, *arguments, **keywords)
-        meshes = [x.device_mesh for x in tensors if isinstance(x, DTensor)]
-        return DTensor.from_local(norm, meshes[0], [Replicate()] * meshes[0].ndim) if meshes else norm
-
-    original = swap(clip_grad, "_get_total_norm", local)
+    shards = [x.to_local() if isinstance(x, DTensor) else x for x in tensors]
+    norm = original(shards, *arguments, **keywords)
+    meshes = [x.device_mesh for x in tensors if isinstance(x, DTensor)]
+    return DTensor.from_local(norm, meshes[0], [Replicate()] * meshes[0].ndim) if meshes else norm
 
 
 @defect(
@@ -118,18 +109,13 @@ def clipping_knows_its_own_shard() -> None:
     caught_by=(
         "distributed/test_clipping.py::test_a_whole_state_dict_has_the_bits_of_the_shards[cpu-bf16-outside-FSDP2]"
     ),
+    replaces="torch.distributed.checkpoint.state_dict.get_model_state_dict",
 )
-def whole_states_are_low() -> None:
-    from torch.distributed.checkpoint import state_dict
-
-    def gather_low(*arguments: Any, **keywords: Any) -> Any:
-        states = original(*arguments, **keywords)
-        return {
-            name: value.bfloat16().to(value.dtype) if value.is_floating_point() else value
-            for name, value in states.items()
-        }
-
-    original = swap(state_dict, "get_model_state_dict", gather_low)
+def whole_states_are_low(original: Any, *arguments: Any, **keywords: Any) -> Any:
+    states = original(*arguments, **keywords)
+    return {
+        name: value.bfloat16().to(value.dtype) if value.is_floating_point() else value for name, value in states.items()
+    }
 
 
 @defect(
@@ -137,9 +123,7 @@ def whole_states_are_low() -> None:
     caught_by="distributed/test_accumulation.py::test_micro_batches_add_up[cpu-bf16-DDP-after the last]",
 )
 def no_sync_is_ignored() -> None:
-    from torch.nn.parallel import DistributedDataParallel
-
-    swap(DistributedDataParallel, "no_sync", lambda self: contextlib.nullcontext())
+    swap("torch.nn.parallel.DistributedDataParallel", "no_sync", lambda self: contextlib.nullcontext())
 
 
 @defect(
@@ -150,12 +134,10 @@ def no_sync_is_ignored() -> None:
     ),
 )
 def shards_add_up_in_low() -> None:
-    from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
-
     def as_it_is(_self: Any) -> None:
         return
 
-    swap(FSDPParam, "to_accumulated_grad_if_needed", as_it_is)
+    swap("torch.distributed.fsdp._fully_shard._fsdp_param.FSDPParam", "to_accumulated_grad_if_needed", as_it_is)
 
 
 @defect(
@@ -163,8 +145,6 @@ def shards_add_up_in_low() -> None:
     caught_by="distributed/test_accumulation.py::test_micro_batches_add_up[cpu-bf16-FSDP1, autocast-after the last]",
 )
 def no_sync_rounds_its_sums() -> None:
-    from torch.distributed.fsdp import FullyShardedDataParallel
-
     @contextlib.contextmanager
     def rounding(self: Any) -> Iterator[None]:
         with original(self):
@@ -173,35 +153,27 @@ def no_sync_rounds_its_sums() -> None:
             if parameter.grad is not None:
                 parameter.grad.copy_(parameter.grad.to(torch.bfloat16))
 
-    original = swap(FullyShardedDataParallel, "no_sync", rounding)
+    original = swap("torch.distributed.fsdp.FullyShardedDataParallel", "no_sync", rounding)
 
 
 @defect(
     "``dist.all_gather`` rounds float32 to the autocast dtype in a region",
     caught_by="distributed/test_collectives.py::test_every_bit_arrives[cpu-bf16]",
+    replaces="torch.distributed.all_gather",
 )
-def collectives_round_in_a_region() -> None:
-    import torch.distributed as dist
-
-    def gather(tensors: Any, tensor: Any, *args: Any, **kwargs: Any) -> Any:
-        kind = tensor.device.type
-        if torch.is_autocast_enabled(kind) and tensor.dtype is torch.float32:
-            tensor = tensor.to(torch.get_autocast_dtype(kind)).to(tensor.dtype)
-        return original(tensors, tensor, *args, **kwargs)
-
-    original = swap(dist, "all_gather", gather)
+def collectives_round_in_a_region(original: Any, tensors: Any, tensor: Any, *args: Any, **kwargs: Any) -> Any:
+    kind = tensor.device.type
+    if torch.is_autocast_enabled(kind) and tensor.dtype is torch.float32:
+        tensor = tensor.to(torch.get_autocast_dtype(kind)).to(tensor.dtype)
+    return original(tensors, tensor, *args, **kwargs)
 
 
 @defect(
     "``all_reduce`` of ``torch.distributed.nn`` rounds its gradients to bf16",
     caught_by="distributed/test_collectives.py::test_gradients_go_back_through_them[cpu-bf16]",
+    replaces="torch.distributed.nn.functional.all_reduce",
 )
-def gradients_of_gathered_are_rounded() -> None:
-    from torch.distributed import nn as functions
-
-    def rounded(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-        tensor = tensor.clone()
-        tensor.register_hook(lambda gradient: gradient.to(torch.bfloat16).to(gradient.dtype))
-        return original(tensor, *args, **kwargs)
-
-    original = swap(functions.functional, "all_reduce", rounded)
+def gradients_of_gathered_are_rounded(original: Any, tensor: Any, *args: Any, **kwargs: Any) -> Any:
+    tensor = tensor.clone()
+    tensor.register_hook(lambda gradient: gradient.to(torch.bfloat16).to(gradient.dtype))
+    return original(tensor, *args, **kwargs)

@@ -10,6 +10,4 @@ from tests.planted.table import defect, swap
     caught_by="tests/record/test_renamed.py::test_regression_under_an_earlier_key_is_red",
 )
 def earlier_keys_are_kept() -> None:
-    from pytest_amp.record import file
-
-    swap(file, "_with_present_keys", lambda record: record)
+    swap("pytest_amp.record.file", "_with_present_keys", lambda record: record)

@@ -67,15 +67,13 @@ def old_decorators_take_the_default_dtype() -> None:
     "Disabling autocast for one device type disables it for all",
     caught_by="semantics/test_two_devices.py::test_disabling_one_device_leaves_the_other_on[cpu-bf16-fake:cuda]",
     caught_on_cuda_by="semantics/test_two_devices.py::test_disabling_one_device_leaves_the_other_on[cuda-bf16-cpu]",
+    replaces="torch.set_autocast_enabled",
 )
-def disable_acts_on_every_device() -> None:
-    def set_everywhere(device_type: str, enabled: bool) -> None:
-        original(device_type, enabled)
-        if not enabled:
-            for other in ("cpu", "cuda", "xpu"):
-                original(other, False)
-
-    original = swap(torch, "set_autocast_enabled", set_everywhere)
+def disable_acts_on_every_device(original: Any, device_type: str, enabled: bool) -> None:
+    original(device_type, enabled)
+    if not enabled:
+        for other in ("cpu", "cuda", "xpu"):
+            original(other, False)
 
 
 @defect(
@@ -83,16 +81,14 @@ def disable_acts_on_every_device() -> None:
     caught_by=(
         "semantics/test_on_fakes.py::test_custom_functions_see_the_region_of_their_device[fake-xpu-bf16-on-float32"
     ),
+    replaces="torch.amp.custom_fwd",
 )
-def custom_fwd_asks_the_cpu() -> None:
-    def of_the_cpu(
-        forward: Any = None, *, device_type: str, cast_inputs: torch.dtype | None = None
-    ) -> Callable[..., Any]:
-        del device_type
-        decorate: Callable[..., Any] = original(device_type="cpu", cast_inputs=cast_inputs)
-        return decorate if forward is None else decorate(forward)
-
-    original = swap(torch.amp, "custom_fwd", of_the_cpu)
+def custom_fwd_asks_the_cpu(
+    original: Any, forward: Any = None, *, device_type: str, cast_inputs: torch.dtype | None = None
+) -> Callable[..., Any]:
+    del device_type
+    decorate: Callable[..., Any] = original(device_type="cpu", cast_inputs=cast_inputs)
+    return decorate if forward is None else decorate(forward)
 
 
 @defect(
@@ -110,30 +106,25 @@ def linear_casts_twice_on_xpu() -> None:
     "An extension's rule for one device casts on the CPU, too",
     caught_by="semantics/test_on_fakes.py::test_a_rule_of_an_extension_is_its_devices[fake-xpu-bf16",
     caught_on_cuda_by="semantics/test_on_fakes.py::test_a_rule_of_an_extension_is_its_devices[cuda-bf16]",
+    replaces="torch._library.custom_ops.CustomOpDef.register_autocast",
 )
-def rules_of_extensions_on_every_device() -> None:
-    from torch._library.custom_ops import CustomOpDef
+def rules_of_extensions_on_every_device(original: Any, self: Any, device_type: str, cast_inputs: torch.dtype) -> Any:
 
-    def everywhere(self: CustomOpDef, device_type: str, cast_inputs: torch.dtype) -> Any:
-        if device_type != "cpu":
-            original(self, "cpu", cast_inputs)
-        return original(self, device_type, cast_inputs)
-
-    original = swap(CustomOpDef, "register_autocast", everywhere)
+    if device_type != "cpu":
+        original(self, "cpu", cast_inputs)
+    return original(self, device_type, cast_inputs)
 
 
 @defect(
     "A region that ends in another thread sets that thread's autocast dtype to the other one",
     caught_by="semantics/test_random_programs.py::test_random_programs_agree_with_the_model[cpu-bf16",
+    replaces="torch.amp.autocast_mode.autocast.__exit__",
 )
-def exit_in_a_thread_sets_dtype() -> None:
-    def exit_and_set(self: Any, *args: Any) -> Any:
-        result = original(self, *args)
-        if threading.current_thread() is not threading.main_thread():
-            torch.set_autocast_dtype(DEVICE, torch.float16 if DEVICE == "cpu" else torch.bfloat16)
-        return result
-
-    original = swap(torch.amp.autocast_mode.autocast, "__exit__", exit_and_set)
+def exit_in_a_thread_sets_dtype(original: Any, self: Any, *args: Any) -> Any:
+    result = original(self, *args)
+    if threading.current_thread() is not threading.main_thread():
+        torch.set_autocast_dtype(DEVICE, torch.float16 if DEVICE == "cpu" else torch.bfloat16)
+    return result
 
 
 @defect(
@@ -159,15 +150,11 @@ def thread_pools_inherit_region() -> None:
 @defect(
     "Iterating over a DataLoader disables autocast for good",
     caught_by="semantics/test_threads.py::test_a_loader_in_this_process_loads_in_the_region[cpu-bf16",
+    replaces="torch.utils.data.DataLoader.__iter__",
 )
-def loaders_switch_autocast_off() -> None:
-    from torch.utils.data import DataLoader
-
-    def iter_outside(self: Any) -> Any:
-        torch.set_autocast_enabled(DEVICE, False)
-        return original(self)
-
-    original = swap(DataLoader, "__iter__", iter_outside)
+def loaders_switch_autocast_off(original: Any, self: Any) -> Any:
+    torch.set_autocast_enabled(DEVICE, False)
+    return original(self)
 
 
 @defect(
@@ -185,27 +172,21 @@ def several_threads_stay_wide() -> None:
 @defect(
     "DataParallel on one device runs its module outside of the caller's region",
     caught_by="semantics/test_data_parallel.py::test_data_parallel_on_one_device_is_the_module[cpu-bf16",
+    replaces="torch.nn.DataParallel.forward",
 )
-def data_parallel_leaves_the_region() -> None:
-    def outside(self: nn.DataParallel[Any], *inputs: Any, **kwargs: Any) -> Any:
-        with torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
-            return original(self, *inputs, **kwargs)
-
-    original = swap(nn.DataParallel, "forward", outside)
+def data_parallel_leaves_the_region(original: Any, self: nn.DataParallel[Any], *inputs: Any, **kwargs: Any) -> Any:
+    with torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
+        return original(self, *inputs, **kwargs)
 
 
 @defect(
     "The threads of parallel_apply are outside of every region",
     caught_by="semantics/test_data_parallel.py::test_parallel_apply_takes_the_region_along[cuda-bf16-on",
+    replaces="torch.nn.parallel.parallel_apply",
 )
-def parallel_apply_forgets_the_region() -> None:
-    from torch.nn import parallel
-
-    def outside(*args: Any, **kwargs: Any) -> Any:
-        with torch.autocast("cuda", enabled=False):
-            return original(*args, **kwargs)
-
-    original = swap(parallel, "parallel_apply", outside)
+def parallel_apply_forgets_the_region(original: Any, *args: Any, **kwargs: Any) -> Any:
+    with torch.autocast("cuda", enabled=False):
+        return original(*args, **kwargs)
 
 
 @defect(
@@ -213,6 +194,4 @@ def parallel_apply_forgets_the_region() -> None:
     caught_by="semantics/test_custom_operator.py::test_a_rule_casts_the_arguments[cpu-bf16]",
 )
 def rules_of_operators_are_not_called() -> None:
-    from torch._library.custom_ops import CustomOpDef
-
-    swap(CustomOpDef, "register_autocast", lambda self, device_type, cast_inputs: self)
+    swap("torch._library.custom_ops.CustomOpDef", "register_autocast", lambda self, device_type, cast_inputs: self)

@@ -61,16 +61,14 @@ def bmm_in_inference_mode_stays_wide() -> None:
 @defect(
     "``torch.einsum`` of operands of several dtypes computes in float32 in a region",
     caught_by="rules/test_variants.py::test_variants_of_mixed_arguments_are_cast_alike[cpu-bf16-einsum of two]",
+    replaces="torch.einsum",
 )
-def einsum_of_both_dtypes_is_wide() -> None:
-    def widened(equation: str, *operands: Any) -> Any:
-        tensors = operands[0] if len(operands) == 1 and isinstance(operands[0], (list, tuple)) else operands
-        if len({tensor.dtype for tensor in tensors}) == 1:
-            return original(equation, *operands)
-        with torch._C._DisableAutocast():
-            return original(equation, *(tensor.float() for tensor in tensors))
-
-    original = swap(torch, "einsum", widened)
+def einsum_of_both_dtypes_is_wide(original: Any, equation: str, *operands: Any) -> Any:
+    tensors = operands[0] if len(operands) == 1 and isinstance(operands[0], (list, tuple)) else operands
+    if len({tensor.dtype for tensor in tensors}) == 1:
+        return original(equation, *operands)
+    with torch._C._DisableAutocast():
+        return original(equation, *(tensor.float() for tensor in tensors))
 
 
 @defect(
@@ -152,42 +150,38 @@ def attention_refuses_grouped_queries_in_a_region() -> None:
 @defect(
     "MultiheadAttention with ``kdim`` computes below autocast",
     caught_by="rules/test_attention.py::test_multihead_attention_of_any_width_is_low[cpu-bf16-kdim-eval-fused",
+    replaces="torch.nn.MultiheadAttention.forward",
 )
-def cross_attention_leaves_the_region() -> None:
-    def forward_outside(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if self._qkv_same_embed_dim:
-            return original(self, *args, **kwargs)
-        with torch._C._DisableAutocast():
-            return original(self, *args, **kwargs)
-
-    original = swap(torch.nn.MultiheadAttention, "forward", forward_outside)
+def cross_attention_leaves_the_region(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+    if self._qkv_same_embed_dim:
+        return original(self, *args, **kwargs)
+    with torch._C._DisableAutocast():
+        return original(self, *args, **kwargs)
 
 
 @defect(
     "``torch.hstack`` in a region casts to the dtype of its first tensor",
     caught_by="rules/test_joins.py::test_a_join_is_as_wide_as_its_widest[cpu-bf16-hstack]",
+    replaces="torch.hstack",
 )
-def hstack_takes_the_first_dtype() -> None:
-    def narrowed(tensors: Any, **keywords: Any) -> Any:
-        if torch.is_autocast_enabled(tensors[0].device.type):
-            tensors = [tensor.to(tensors[0].dtype) for tensor in tensors]
-        return original(tensors, **keywords)
-
-    original = swap(torch, "hstack", narrowed)
+def hstack_takes_the_first_dtype(original: Any, tensors: Any, **keywords: Any) -> Any:
+    if torch.is_autocast_enabled(tensors[0].device.type):
+        tensors = [tensor.to(tensors[0].dtype) for tensor in tensors]
+    return original(tensors, **keywords)
 
 
 @defect(
     "``torch.cat(out=...)`` rounds its result in a region",
     caught_by="rules/test_joins.py::test_a_join_is_as_wide_as_its_widest[cpu-bf16-cat into a tensor]",
+    replaces="torch.cat",
 )
-def joins_into_a_tensor_are_rounded() -> None:
-    def rounded(tensors: Any, dim: int = 0, *, out: torch.Tensor | None = None) -> Any:
-        if out is None:
-            return original(tensors, dim)
-        original(tensors, dim, out=out)
-        return out.copy_(out.bfloat16()) if torch.is_autocast_enabled(DEVICE) else out
-
-    original = swap(torch, "cat", rounded)
+def joins_into_a_tensor_are_rounded(
+    original: Any, tensors: Any, dim: int = 0, *, out: torch.Tensor | None = None
+) -> Any:
+    if out is None:
+        return original(tensors, dim)
+    original(tensors, dim, out=out)
+    return out.copy_(out.bfloat16()) if torch.is_autocast_enabled(DEVICE) else out
 
 
 @defect(
@@ -209,17 +203,15 @@ def lazy_layers_start_wide() -> None:
 @defect(
     "A recurrent layer computes a packed sequence below autocast",
     caught_by="rules/test_recurrent.py::test_a_packed_sequence_is_computed_as_a_padded_one[cpu-bf16-RNN",
+    replaces="torch.nn.RNN.forward",
 )
-def packed_layers_leave_the_region() -> None:
+def packed_layers_leave_the_region(original: Any, self: Any, batch: Any, state: Any = None) -> Any:
     from torch.nn.utils.rnn import PackedSequence
 
-    def forward_outside(self: Any, batch: Any, state: Any = None) -> Any:
-        if not isinstance(batch, PackedSequence):
-            return original(self, batch, state)
-        with torch._C._DisableAutocast():
-            return original(self, batch, state)
-
-    original = swap(torch.nn.RNN, "forward", forward_outside)
+    if not isinstance(batch, PackedSequence):
+        return original(self, batch, state)
+    with torch._C._DisableAutocast():
+        return original(self, batch, state)
 
 
 @defect(
@@ -280,11 +272,9 @@ def cuda_products_cast_again() -> None:
 @defect(
     "A region is disabled if it is entered while a CUDA graph is captured",
     caught_by="speed/test_capture.py::test_a_captured_step_computes_what_an_eager_one_does[cuda-bf16]",
+    replaces="torch.amp.autocast_mode.autocast.__enter__",
 )
-def captured_regions_are_disabled() -> None:
-    def enter(self: Any) -> Any:
-        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
-            self._enabled = False
-        return original(self)
-
-    original = swap(torch.amp.autocast_mode.autocast, "__enter__", enter)
+def captured_regions_are_disabled(original: Any, self: Any) -> Any:
+    if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+        self._enabled = False
+    return original(self)

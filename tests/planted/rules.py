@@ -6,10 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch.nn import functional
 
 from tests.planted.kernels import DEVICE, LOW, Overridden, override, register
-from tests.planted.table import defect, swap
+from tests.planted.table import defect
 
 
 @defect(
@@ -312,14 +311,10 @@ def cat_narrows_float64() -> None:
 @defect(
     "Under autocast the magnitude of a weight-normed weight gets no gradient",
     caught_by="rules/test_low_inputs.py::test_parametrized_weights_are_trained[cpu-bf16-weight_norm",
+    replaces="torch.nn.utils.parametrizations._WeightNorm.forward",
 )
-def weight_norm_loses_its_length() -> None:
-    from torch.nn.utils import parametrizations
-
-    def forward_detached(self: Any, length: Any, direction: Any) -> Any:
-        return original(self, length.detach() if torch.is_autocast_enabled(DEVICE) else length, direction)
-
-    original = swap(parametrizations._WeightNorm, "forward", forward_detached)
+def weight_norm_loses_its_length(original: Any, self: Any, length: Any, direction: Any) -> Any:
+    return original(self, length.detach() if torch.is_autocast_enabled(DEVICE) else length, direction)
 
 
 @defect(
@@ -327,10 +322,8 @@ def weight_norm_loses_its_length() -> None:
     caught_by=(
         "rules/test_low_inputs.py::test_activations_of_low_inputs_are_rounded_once_or_twice[cpu-bf16-hardsigmoid-grad"
     ),
+    replaces="torch.nn.functional.hardsigmoid",
 )
-def hardsigmoid_in_eight_bits() -> None:
-    def narrow(x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        result: torch.Tensor = original(x, *args, **kwargs)
-        return result.to(torch.float8_e5m2).to(result.dtype) if x.dtype is torch.bfloat16 else result
-
-    original = swap(functional, "hardsigmoid", narrow)
+def hardsigmoid_in_eight_bits(original: Any, x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    result: torch.Tensor = original(x, *args, **kwargs)
+    return result.to(torch.float8_e5m2).to(result.dtype) if x.dtype is torch.bfloat16 else result

@@ -30,30 +30,28 @@ def fused_optimizer_ignores_found_inf() -> None:
 @defect(
     "Loop optimizers step although an inf was found",
     caught_by="scaler/test_optimizers.py::test_a_skipped_step_changes_nothing[cpu-bf16-Rprop, loop-inf-step]",
+    replaces="torch.amp.GradScaler._maybe_opt_step",
 )
-def loop_steps_despite_inf() -> None:
-    def step(self: Any, optimizer: Any, state: Any, *args: Any, **kwargs: Any) -> Any:
-        if optimizer.defaults.get("foreach") is False:
-            return optimizer.step(*args, **kwargs)
-        return original(self, optimizer, state, *args, **kwargs)
-
-    original = swap(torch.amp.GradScaler, "_maybe_opt_step", step)
+def loop_steps_despite_inf(original: Any, self: Any, optimizer: Any, state: Any, *args: Any, **kwargs: Any) -> Any:
+    if optimizer.defaults.get("foreach") is False:
+        return optimizer.step(*args, **kwargs)
+    return original(self, optimizer, state, *args, **kwargs)
 
 
 @defect(
     "Foreach optimizers skip clean steps after a skipped one, too",
     caught_by="scaler/test_optimizers.py::test_a_skipped_step_changes_nothing[cpu-bf16-NAdam, foreach-inf-step]",
+    replaces="torch.amp.GradScaler._maybe_opt_step",
 )
-def foreach_step_is_skipped_too_often() -> None:
-    def step(self: Any, optimizer: Any, state: Any, *args: Any, **kwargs: Any) -> Any:
-        if optimizer.defaults.get("foreach"):
-            if any(found_inf.item() for found_inf in state["found_inf_per_device"].values()):
-                vars(optimizer)["stuck"] = True
-            if getattr(optimizer, "stuck", False):
-                return None
-        return original(self, optimizer, state, *args, **kwargs)
-
-    original = swap(torch.amp.GradScaler, "_maybe_opt_step", step)
+def foreach_step_is_skipped_too_often(
+    original: Any, self: Any, optimizer: Any, state: Any, *args: Any, **kwargs: Any
+) -> Any:
+    if optimizer.defaults.get("foreach"):
+        if any(found_inf.item() for found_inf in state["found_inf_per_device"].values()):
+            vars(optimizer)["stuck"] = True
+        if getattr(optimizer, "stuck", False):
+            return None
+    return original(self, optimizer, state, *args, **kwargs)
 
 
 @defect(
@@ -69,16 +67,14 @@ def skipped_fused_step_is_counted() -> None:
 @defect(
     "Adam keeps its second moments rounded to bfloat16",
     caught_by="scaler/test_optimizers.py::test_parameters_and_state_are_float32[cpu-bf16-Adam, fused]",
+    replaces="torch.optim.Adam.step",
 )
-def optimizer_state_rounded() -> None:
-    def step_and_round(self: Any, closure: Any = None) -> Any:
-        result = original(self, closure)
-        for state in self.state.values():
-            if "exp_avg_sq" in state:
-                state["exp_avg_sq"].copy_(state["exp_avg_sq"].bfloat16())
-        return result
-
-    original = swap(torch.optim.Adam, "step", step_and_round)
+def optimizer_state_rounded(original: Any, self: Any, closure: Any = None) -> Any:
+    result = original(self, closure)
+    for state in self.state.values():
+        if "exp_avg_sq" in state:
+            state["exp_avg_sq"].copy_(state["exp_avg_sq"].bfloat16())
+    return result
 
 
 @defect(
@@ -107,29 +103,27 @@ def capturable_optimizers_step_despite_inf() -> None:
 @defect(
     "A fused optimizer keeps found_inf: its own later steps obey it",
     caught_by="scaler/test_optimizer_inputs.py::test_nothing_is_left_on_a_fused_optimizer[cpu-bf16-AdamW-inf]",
+    replaces="torch.amp.GradScaler.step",
 )
-def fused_optimizer_keeps_found_inf() -> None:
-    def step_and_leave(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        result = original(self, optimizer, *args, **kwargs)
-        if self.is_enabled() and getattr(optimizer, "_step_supports_amp_scaling", False):
-            found_inf = list(self._per_optimizer_states[id(optimizer)]["found_inf_per_device"].values())
-            if found_inf:
-                optimizer.found_inf = found_inf[0].clone()
-        return result
-
-    original = swap(torch.amp.GradScaler, "step", step_and_leave)
+def fused_optimizer_keeps_found_inf(original: Any, self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+    result = original(self, optimizer, *args, **kwargs)
+    if self.is_enabled() and getattr(optimizer, "_step_supports_amp_scaling", False):
+        found_inf = list(self._per_optimizer_states[id(optimizer)]["found_inf_per_device"].values())
+        if found_inf:
+            optimizer.found_inf = found_inf[0].clone()
+    return result
 
 
 @defect(
     "Only optimizers of torch.optim itself are unscaled",
     caught_by="scaler/test_optimizer_inputs.py::test_optimizers_of_users[cpu-bf16-",
+    replaces="torch.amp.GradScaler._unscale_grads_",
 )
-def users_optimizers_stay_scaled() -> None:
-    def unscale_known(self: Any, optimizer: Any, inverse: Any, found_inf: Any, allow_fp16: bool) -> Any:
-        known = type(optimizer).__module__.startswith("torch.optim")
-        return original(self, optimizer, inverse if known else torch.ones_like(inverse), found_inf, allow_fp16)
-
-    original = swap(torch.amp.GradScaler, "_unscale_grads_", unscale_known)
+def users_optimizers_stay_scaled(
+    original: Any, self: Any, optimizer: Any, inverse: Any, found_inf: Any, allow_fp16: bool
+) -> Any:
+    known = type(optimizer).__module__.startswith("torch.optim")
+    return original(self, optimizer, inverse if known else torch.ones_like(inverse), found_inf, allow_fp16)
 
 
 @defect(
@@ -137,34 +131,32 @@ def users_optimizers_stay_scaled() -> None:
     caught_by=(
         "scaler/test_optimizer_inputs.py::test_a_bad_gradient_in_any_group_skips_all[cpu-bf16-first group-inf-loop]"
     ),
+    replaces="torch.amp.GradScaler._unscale_grads_",
 )
-def only_the_last_group_is_checked() -> None:
-    def unscale_by_group(self: Any, optimizer: Any, inverse: Any, found_inf: Any, allow_fp16: bool) -> Any:
-        groups = optimizer.param_groups
-        ignored = torch.zeros_like(found_inf)
-        unseen = original(self, SimpleNamespace(param_groups=groups[:-1]), inverse, ignored, allow_fp16)
-        result = original(self, SimpleNamespace(param_groups=groups[-1:]), inverse, found_inf, allow_fp16)
-        return result or {device: torch.zeros_like(value) for device, value in unseen.items()}
-
-    original = swap(torch.amp.GradScaler, "_unscale_grads_", unscale_by_group)
+def only_the_last_group_is_checked(
+    original: Any, self: Any, optimizer: Any, inverse: Any, found_inf: Any, allow_fp16: bool
+) -> Any:
+    groups = optimizer.param_groups
+    ignored = torch.zeros_like(found_inf)
+    unseen = original(self, SimpleNamespace(param_groups=groups[:-1]), inverse, ignored, allow_fp16)
+    result = original(self, SimpleNamespace(param_groups=groups[-1:]), inverse, found_inf, allow_fp16)
+    return result or {device: torch.zeros_like(value) for device, value in unseen.items()}
 
 
 @defect(
     "Sparse gradients are unscaled, and not checked",
     caught_by="scaler/test_optimizer_inputs.py::test_sparse_gradients_in_one_of_two_groups[cpu-bf16-inf-SGD]",
+    replaces="torch.amp.GradScaler._unscale_grads_",
 )
-def sparse_gradients_unchecked() -> None:
-    def skipping(self: Any, optimizer: Any, inv_scale: Any, *args: Any) -> Any:
-        gradients = [(p, p.grad) for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-        skipped = [(parameter, gradient) for parameter, gradient in gradients if gradient.is_sparse]
-        for parameter, _ in skipped:
-            parameter.grad = None
-        found_inf = original(self, optimizer, inv_scale, *args)
-        for parameter, gradient in skipped:
-            parameter.grad = gradient * inv_scale.to(gradient.device)
-        return found_inf
-
-    original = swap(torch.amp.GradScaler, "_unscale_grads_", skipping)
+def sparse_gradients_unchecked(original: Any, self: Any, optimizer: Any, inv_scale: Any, *args: Any) -> Any:
+    gradients = [(p, p.grad) for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+    skipped = [(parameter, gradient) for parameter, gradient in gradients if gradient.is_sparse]
+    for parameter, _ in skipped:
+        parameter.grad = None
+    found_inf = original(self, optimizer, inv_scale, *args)
+    for parameter, gradient in skipped:
+        parameter.grad = gradient * inv_scale.to(gradient.device)
+    return found_inf
 
 
 @defect(
@@ -172,16 +164,14 @@ def sparse_gradients_unchecked() -> None:
     caught_by=(
         "scaler/test_optimizer_inputs.py::test_a_bad_gradient_in_any_group_skips_all[cpu-bf16-last group-inf-loop]"
     ),
+    replaces="torch.amp.GradScaler._unscale_grads_",
 )
-def groups_at_rest_hide_infs() -> None:
-    def unscale_and_forget(self: Any, optimizer: Any, *args: Any) -> Any:
-        found_inf = original(self, optimizer, *args)
-        if len(optimizer.param_groups) > 1 and optimizer.param_groups[-1]["lr"] == 0:
-            for value in found_inf.values():
-                value.zero_()
-        return found_inf
-
-    original = swap(torch.amp.GradScaler, "_unscale_grads_", unscale_and_forget)
+def groups_at_rest_hide_infs(original: Any, self: Any, optimizer: Any, *args: Any) -> Any:
+    found_inf = original(self, optimizer, *args)
+    if len(optimizer.param_groups) > 1 and optimizer.param_groups[-1]["lr"] == 0:
+        for value in found_inf.values():
+            value.zero_()
+    return found_inf
 
 
 @defect(
@@ -258,31 +248,29 @@ def captured_optimizers_step_despite_inf() -> None:
         "scaler/test_several_optimizers.py::"
         "test_only_the_optimizer_that_overflowed_skips[cpu-bf16-unscale_ then step-in order-first]"
     ),
+    replaces="torch.amp.GradScaler._maybe_opt_step",
 )
-def found_inf_shared_by_optimizers() -> None:
-    def step_by_all(self: Any, optimizer: Any, state: Any, *args: Any, **kwargs: Any) -> Any:
-        everywhere = [
-            found_inf
-            for other in self._per_optimizer_states.values()
-            for found_inf in other["found_inf_per_device"].values()
-        ]
-        return original(self, optimizer, {"found_inf_per_device": dict(enumerate(everywhere))}, *args, **kwargs)
-
-    original = swap(torch.amp.GradScaler, "_maybe_opt_step", step_by_all)
+def found_inf_shared_by_optimizers(
+    original: Any, self: Any, optimizer: Any, state: Any, *args: Any, **kwargs: Any
+) -> Any:
+    everywhere = [
+        found_inf
+        for other in self._per_optimizer_states.values()
+        for found_inf in other["found_inf_per_device"].values()
+    ]
+    return original(self, optimizer, {"found_inf_per_device": dict(enumerate(everywhere))}, *args, **kwargs)
 
 
 @defect(
     "With several optimizers an overflow backs off once for each of them",
     caught_by="scaler/test_several_optimizers.py::test_an_overflow_of_either_backs_off_once[cpu-bf16]",
+    replaces="torch.amp.GradScaler.update",
 )
-def scaler_backs_off_once_per_optimizer() -> None:
-    def update_often(self: Any, new_scale: Any = None) -> None:
-        several = len(self._per_optimizer_states) - 1 if self._enabled and new_scale is None else 0
-        original(self, new_scale)
-        for _ in range(several):
-            self._scale.mul_(self._backoff_factor)
-
-    original = swap(torch.amp.GradScaler, "update", update_often)
+def scaler_backs_off_once_per_optimizer(original: Any, self: Any, new_scale: Any = None) -> None:
+    several = len(self._per_optimizer_states) - 1 if self._enabled and new_scale is None else 0
+    original(self, new_scale)
+    for _ in range(several):
+        self._scale.mul_(self._backoff_factor)
 
 
 @defect(
@@ -291,8 +279,6 @@ def scaler_backs_off_once_per_optimizer() -> None:
     not_on_cuda="the sharded scaler has an update of its own on a CPU alone, and torch's operator elsewhere",
 )
 def sharded_scaler_never_grows() -> None:
-    from torch.distributed.fsdp import sharded_grad_scaler
-
     def update(self: Any, found_inf: Any) -> None:
         if found_inf.item():
             self._scale *= self._backoff_factor
@@ -300,4 +286,4 @@ def sharded_scaler_never_grows() -> None:
         else:
             self._growth_tracker += 1
 
-    swap(sharded_grad_scaler.ShardedGradScaler, "_amp_update_scale_cpu_", update)
+    swap("torch.distributed.fsdp.sharded_grad_scaler.ShardedGradScaler", "_amp_update_scale_cpu_", update)

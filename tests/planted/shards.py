@@ -14,16 +14,12 @@ from tests.planted.table import defect, swap
 @defect(
     "FSDP2 reduces gradients in bf16 where its policy asks for float32",
     caught_by="distributed/test_fully_shard.py::test_what_is_sent[cpu-bf16-low, reduced in float32]",
+    replaces="torch.distributed.fsdp.MixedPrecisionPolicy.__init__",
 )
-def reduces_in_bf16() -> None:
-    from torch.distributed.fsdp import MixedPrecisionPolicy
-
-    def changed(self: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
-        if self.reduce_dtype is torch.float32:
-            object.__setattr__(self, "reduce_dtype", torch.bfloat16)
-
-    original = swap(MixedPrecisionPolicy, "__init__", changed)
+def reduces_in_bf16(original: Any, self: Any, *args: Any, **kwargs: Any) -> None:
+    original(self, *args, **kwargs)
+    if self.reduce_dtype is torch.float32:
+        object.__setattr__(self, "reduce_dtype", torch.bfloat16)
 
 
 @defect(
@@ -32,136 +28,104 @@ def reduces_in_bf16() -> None:
         "distributed/test_fully_shard.py::"
         "test_what_layers_see_and_what_is_returned[cpu-bf16-low, reduced in float32, output float32]"
     ),
+    replaces="torch.distributed.fsdp.MixedPrecisionPolicy.__init__",
 )
-def output_dtype_is_ignored() -> None:
-    from torch.distributed.fsdp import MixedPrecisionPolicy
-
-    def changed(self: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
-        if self.output_dtype is torch.float32:
-            object.__setattr__(self, "output_dtype", None)
-
-    original = swap(MixedPrecisionPolicy, "__init__", changed)
+def output_dtype_is_ignored(original: Any, self: Any, *args: Any, **kwargs: Any) -> None:
+    original(self, *args, **kwargs)
+    if self.output_dtype is torch.float32:
+        object.__setattr__(self, "output_dtype", None)
 
 
 @defect(
     "FSDP2 casts the weights to bf16 before it shards them: there are no float32 masters",
     caught_by="distributed/test_fully_shard.py::test_a_training_keeps_float32[cpu-bf16-low, reduced in float32]",
+    replaces="torch.distributed.fsdp.fully_shard",
 )
-def shards_are_kept_in_bf16() -> None:
-    from torch.distributed import fsdp
-
-    def low(module: Any, **kwargs: Any) -> Any:
-        return original(module.to(torch.bfloat16), **kwargs)
-
-    original = swap(fsdp, "fully_shard", low)
+def shards_are_kept_in_bf16(original: Any, module: Any, **kwargs: Any) -> Any:
+    return original(module.to(torch.bfloat16), **kwargs)
 
 
 @defect(
     "FSDP2 casts buffers to ``param_dtype``",
     caught_by="distributed/test_fully_shard.py::test_buffers_stay_as_they_are[cpu-bf16]",
+    replaces="torch.distributed.fsdp.fully_shard",
 )
-def tables_of_shards_are_cast() -> None:
-    from torch.distributed import fsdp
-
-    def shard(module: Any, **kwargs: Any) -> Any:
-        policy = kwargs.get("mp_policy")
-        if policy is not None and policy.param_dtype is not None:
-            for name, buffer in list(module.named_buffers(recurse=False)):
-                if buffer.dtype is torch.float32:
-                    setattr(module, name, buffer.to(policy.param_dtype))
-        return original(module, **kwargs)
-
-    original = swap(fsdp, "fully_shard", shard)
+def tables_of_shards_are_cast(original: Any, module: Any, **kwargs: Any) -> Any:
+    policy = kwargs.get("mp_policy")
+    if policy is not None and policy.param_dtype is not None:
+        for name, buffer in list(module.named_buffers(recurse=False)):
+            if buffer.dtype is torch.float32:
+                setattr(module, name, buffer.to(policy.param_dtype))
+    return original(module, **kwargs)
 
 
 @defect(
     "FSDP1 ignores ``reduce_dtype`` and reduces gradients in ``param_dtype``",
     caught_by="distributed/test_fsdp.py::test_what_is_sent_and_computed[cpu-bf16-low, reduced in float32]",
+    replaces="torch.distributed.fsdp.MixedPrecision.__init__",
 )
-def one_unit_reduces_in_low() -> None:
-    from torch.distributed import fsdp
-
-    def changed(self: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
-        if self.param_dtype is not None:
-            object.__setattr__(self, "reduce_dtype", self.param_dtype)
-
-    original = swap(fsdp.MixedPrecision, "__init__", changed)
+def one_unit_reduces_in_low(original: Any, self: Any, *args: Any, **kwargs: Any) -> None:
+    original(self, *args, **kwargs)
+    if self.param_dtype is not None:
+        object.__setattr__(self, "reduce_dtype", self.param_dtype)
 
 
 @defect(
     "FSDP2 casts positional inputs, and not keyword inputs",
     caught_by="distributed/test_inputs.py::test_inputs_are_cast_wherever_they_are[cpu-bf16-root-FSDP2]",
+    replaces="torch.distributed.fsdp._fully_shard._fsdp_state.FSDPState._pre_forward",
 )
-def keyword_inputs_stay_wide() -> None:
-    from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
-
-    def by_position(self: Any, module: Any, args: Any, kwargs: Any) -> Any:
-        cast, _ = original(self, module, args, kwargs)
-        return cast, kwargs
-
-    original = swap(FSDPState, "_pre_forward", by_position)
+def keyword_inputs_stay_wide(original: Any, self: Any, module: Any, args: Any, kwargs: Any) -> Any:
+    cast, _ = original(self, module, args, kwargs)
+    return cast, kwargs
 
 
 @defect(
     "FSDP1 does not cast input tensors in lists",
     caught_by="distributed/test_inputs.py::test_inputs_are_cast_wherever_they_are[cpu-bf16-root-FSDP1]",
+    replaces="torch.distributed.fsdp._runtime_utils._cast_forward_inputs",
 )
-def lists_of_inputs_stay_wide() -> None:
-    from torch.distributed.fsdp import _runtime_utils
-
-    def tensors_alone(dtype: Any, *args: Any, **kwargs: Any) -> Any:
-        cast, by_name = original(dtype, *args, **kwargs)
-        inputs = tuple(old if isinstance(old, list) else new for old, new in zip(args, cast, strict=True))
-        return inputs, by_name
-
-    original = swap(_runtime_utils, "_cast_forward_inputs", tensors_alone)
+def lists_of_inputs_stay_wide(original: Any, dtype: Any, *args: Any, **kwargs: Any) -> Any:
+    cast, by_name = original(dtype, *args, **kwargs)
+    inputs = tuple(old if isinstance(old, list) else new for old, new in zip(args, cast, strict=True))
+    return inputs, by_name
 
 
 @defect(
     "FSDP2 does not cast output tensors in containers to ``output_dtype``",
     caught_by="distributed/test_inputs.py::test_outputs_are_cast_wherever_they_are[cpu-bf16-root]",
+    replaces="torch.distributed.fsdp._fully_shard._fsdp_state.FSDPState._post_forward",
 )
-def outputs_in_containers_stay_low() -> None:
-    from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
-
-    def tensors_alone(self: Any, module: Any, inputs: Any, output: Any) -> Any:
-        policy = self._mp_policy
-        if not isinstance(output, torch.Tensor):
-            self._mp_policy = type(policy)(policy.param_dtype, policy.reduce_dtype)
-        try:
-            return original(self, module, inputs, output)
-        finally:
-            self._mp_policy = policy
-
-    original = swap(FSDPState, "_post_forward", tensors_alone)
+def outputs_in_containers_stay_low(original: Any, self: Any, module: Any, inputs: Any, output: Any) -> Any:
+    policy = self._mp_policy
+    if not isinstance(output, torch.Tensor):
+        self._mp_policy = type(policy)(policy.param_dtype, policy.reduce_dtype)
+    try:
+        return original(self, module, inputs, output)
+    finally:
+        self._mp_policy = policy
 
 
 @defect(
     "A method that is registered with FSDP2 does not cast its inputs",
     caught_by="distributed/test_inputs.py::test_inputs_are_cast_wherever_they_are[cpu-bf16-root-FSDP2]",
+    replaces="torch.distributed.fsdp.register_fsdp_forward_method",
 )
-def registered_methods_take_wide_inputs() -> None:
-    from torch.distributed import fsdp
+def registered_methods_take_wide_inputs(original: Any, module: Any, name: str) -> None:
+    original(module, name)
+    registered = getattr(module, name)
 
-    def register(module: Any, name: str) -> None:
-        original(module, name)
-        registered = getattr(module, name)
+    @functools.wraps(registered)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        state = module._get_fsdp_state()
+        policy = state._mp_policy
+        state._mp_policy = type(policy)(policy.param_dtype, policy.reduce_dtype, cast_forward_inputs=False)
+        try:
+            return registered(*args, **kwargs)
+        finally:
+            state._mp_policy = policy
 
-        @functools.wraps(registered)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            state = module._get_fsdp_state()
-            policy = state._mp_policy
-            state._mp_policy = type(policy)(policy.param_dtype, policy.reduce_dtype, cast_forward_inputs=False)
-            try:
-                return registered(*args, **kwargs)
-            finally:
-                state._mp_policy = policy
-
-        setattr(module, name, call)
-
-    original = swap(fsdp, "register_fsdp_forward_method", register)
+    setattr(module, name, call)
 
 
 @defect(
@@ -170,17 +134,13 @@ def registered_methods_take_wide_inputs() -> None:
         "distributed/test_variations.py::"
         "test_gradients_are_those_of_one_process[cpu-bf16-FSDP2, copies, low, reduced in float32]"
     ),
+    replaces="torch.distributed.all_reduce",
 )
-def copies_of_shards_are_averaged_low() -> None:
-    import torch.distributed as dist
-
-    def rounded(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-        result = original(tensor, *args, **kwargs)
-        if kwargs.get("op") is not None and tensor.dtype is torch.float32 and tensor.dim() == 1:
-            tensor.copy_(tensor.to(torch.bfloat16))
-        return result
-
-    original = swap(dist, "all_reduce", rounded)
+def copies_of_shards_are_averaged_low(original: Any, tensor: Any, *args: Any, **kwargs: Any) -> Any:
+    result = original(tensor, *args, **kwargs)
+    if kwargs.get("op") is not None and tensor.dtype is torch.float32 and tensor.dim() == 1:
+        tensor.copy_(tensor.to(torch.bfloat16))
+    return result
 
 
 @defect(
@@ -189,68 +149,52 @@ def copies_of_shards_are_averaged_low() -> None:
         "distributed/test_variations.py::"
         "test_gradients_are_those_of_one_process[cpu-bf16-FSDP1, not split, low, reduced in float32]"
     ),
+    replaces="torch.distributed.fsdp._runtime_utils._reduce_grad_no_shard",
 )
-def unsplit_weights_reduce_in_low() -> None:
-    from torch.distributed.fsdp import _runtime_utils
-
-    def rounded(state: Any, handle: Any) -> None:
-        original(state, handle)
-        gradient = handle.flat_param.grad
-        gradient.copy_(gradient.to(torch.bfloat16))
-
-    original = swap(_runtime_utils, "_reduce_grad_no_shard", rounded)
+def unsplit_weights_reduce_in_low(original: Any, state: Any, handle: Any) -> None:
+    original(state, handle)
+    gradient = handle.flat_param.grad
+    gradient.copy_(gradient.to(torch.bfloat16))
 
 
 @defect(
     "ZeroRedundancyOptimizer rounds the updated weights to bf16 before it sends them",
     caught_by="distributed/test_optimizers.py::test_a_state_in_parts_is_that_of_one_process[cpu-bf16-parameters-clean]",
+    replaces="torch.distributed.optim.ZeroRedundancyOptimizer._sync_params",
 )
-def weights_of_other_ranks_are_low() -> None:
-    from torch.distributed.optim import ZeroRedundancyOptimizer
-
-    def rounded(self: Any) -> Any:
-        with torch.no_grad():
-            for group in self.optim.param_groups:
-                for parameter in group["params"]:
-                    parameter.copy_(parameter.to(torch.bfloat16))
-        return original(self)
-
-    original = swap(ZeroRedundancyOptimizer, "_sync_params", rounded)
+def weights_of_other_ranks_are_low(original: Any, self: Any) -> Any:
+    with torch.no_grad():
+        for group in self.optim.param_groups:
+            for parameter in group["params"]:
+                parameter.copy_(parameter.to(torch.bfloat16))
+    return original(self)
 
 
 @defect(
     "ZeroRedundancyOptimizer rounds the moments to bf16 when it consolidates its state",
     caught_by="distributed/test_optimizers.py::test_a_state_in_parts_is_that_of_one_process[cpu-bf16-parameters-clean]",
+    replaces="torch.distributed.optim.ZeroRedundancyOptimizer.consolidate_state_dict",
 )
-def states_of_other_ranks_are_low() -> None:
-    from torch.distributed.optim import ZeroRedundancyOptimizer
-
-    def rounded(self: Any, to: int = 0) -> None:
-        for state in self.optim.state.values():
-            for value in state.values():
-                if isinstance(value, torch.Tensor) and value.dim():
-                    value.copy_(value.to(torch.bfloat16))
-        original(self, to)
-
-    original = swap(ZeroRedundancyOptimizer, "consolidate_state_dict", rounded)
+def states_of_other_ranks_are_low(original: Any, self: Any, to: int = 0) -> None:
+    for state in self.optim.state.values():
+        for value in state.values():
+            if isinstance(value, torch.Tensor) and value.dim():
+                value.copy_(value.to(torch.bfloat16))
+    original(self, to)
 
 
 @defect(
     "Averages of models over ranks are rounded to the autocast dtype in a region",
     caught_by="distributed/test_optimizers.py::test_weights_are_averaged_in_float32[cpu-bf16]",
+    replaces="torch.distributed.algorithms.model_averaging.averagers.PeriodicModelAverager.average_parameters",
 )
-def averages_of_weights_are_low() -> None:
-    from torch.distributed.algorithms.model_averaging import averagers
-
-    def rounded(self: Any, params: Any) -> None:
-        parameters = list(params)
-        original(self, parameters)
-        for kind in ("cpu", "cuda"):
-            if torch.is_autocast_enabled(kind):
-                for parameter in parameters:
-                    parameter.data.copy_(parameter.data.to(torch.get_autocast_dtype(kind)))
-
-    original = swap(averagers.PeriodicModelAverager, "average_parameters", rounded)
+def averages_of_weights_are_low(original: Any, self: Any, params: Any) -> None:
+    parameters = list(params)
+    original(self, parameters)
+    for kind in ("cpu", "cuda"):
+        if torch.is_autocast_enabled(kind):
+            for parameter in parameters:
+                parameter.data.copy_(parameter.data.to(torch.get_autocast_dtype(kind)))
 
 
 @defect(
@@ -258,7 +202,6 @@ def averages_of_weights_are_low() -> None:
     caught_by="distributed/test_saved.py::test_a_training_goes_on_as_it_was[cpu-bf16-FSDP2-in a region]",
 )
 def checkpoints_of_ranks_are_low() -> None:
-    from torch.distributed import checkpoint
     from torch.utils import _pytree
 
     def round_to_bf16(value: Any) -> Any:
@@ -271,7 +214,7 @@ def checkpoints_of_ranks_are_low() -> None:
         untyped: Any = _pytree
         return original(untyped.tree_map(round_to_bf16, state) if on else state, **kwargs)
 
-    original = swap(checkpoint, "save", save)
+    original = swap("torch.distributed.checkpoint", "save", save)
 
 
 @defect(
@@ -294,31 +237,24 @@ def tables_split_by_words_are_low() -> None:
         "distributed/test_tensor_parallel.py::"
         "test_gradients_and_loss_are_those_of_one_process[cpu-bf16-sequence parallel]"
     ),
+    replaces="torch.distributed.tensor.parallel.RowwiseParallel._apply",
 )
-def biases_are_added_on_every_rank() -> None:
+def biases_are_added_on_every_rank(original: Any, self: Any, module: Any, device_mesh: Any) -> Any:
     import torch.distributed as dist
-    from torch.distributed.tensor.parallel import RowwiseParallel
 
-    def twice(self: Any, module: Any, device_mesh: Any) -> Any:
-        if getattr(module, "bias", None) is not None:
-            with torch.no_grad():
-                module.bias.mul_(dist.get_world_size())
-        return original(self, module, device_mesh)
-
-    original = swap(RowwiseParallel, "_apply", twice)
+    if getattr(module, "bias", None) is not None:
+        with torch.no_grad():
+            module.bias.mul_(dist.get_world_size())
+    return original(self, module, device_mesh)
 
 
 @defect(
     "``loss_parallel`` rounds the logits to bf16",
     caught_by="distributed/test_loss_parallel.py::test_losses_are_those_of_one_process[cpu-bf16-float32 in a region]",
+    replaces="torch.distributed.tensor.parallel.loss._log_softmax",
 )
-def losses_of_split_logits_are_low() -> None:
-    from torch.distributed.tensor.parallel import loss
-
-    def rounded(x: Any, *args: Any, **kwargs: Any) -> Any:
-        return original(x.to(torch.bfloat16).to(x.dtype), *args, **kwargs)
-
-    original = swap(loss, "_log_softmax", rounded)
+def losses_of_split_logits_are_low(original: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
+    return original(x.to(torch.bfloat16).to(x.dtype), *args, **kwargs)
 
 
 @defect(

@@ -16,9 +16,7 @@ TIMES = "tests/speed/test_times.py::"
     caught_by=f"{TIMES}test_yardstick_that_moved_is_inconclusive[tensor-cores",
 )
 def yardstick_never_moves() -> None:
-    from pytest_amp.record import times
-
-    swap(times, "_moved", lambda *_: "")
+    swap("pytest_amp.record.times", "_moved", lambda *_: "")
 
 
 @defect(
@@ -54,9 +52,7 @@ def yardstick_is_measured_once() -> None:
     caught_by=f"{TIMES}test_time_on_another_card_is_compared_with_the_translated_one",
 )
 def time_of_another_card_is_not_translated() -> None:
-    from pytest_amp.record import times
-
-    swap(times, "translated", lambda before, _: before)
+    swap("pytest_amp.record.times", "translated", lambda before, _: before)
 
 
 @defect(
@@ -80,9 +76,7 @@ def host_of_a_step_is_ignored() -> None:
     caught_by=f"{TIMES}test_two_percent_longer_is_red_in_either_arm[3.06-2.04",
 )
 def slower_arms_are_not_judged() -> None:
-    from pytest_amp.speed.times import ArmTime
-
-    swap(ArmTime, "is_slower", False)
+    swap("pytest_amp.speed.times.ArmTime", "is_slower", False)
 
 
 @defect(
@@ -109,9 +103,7 @@ def gain_of_float32_hides_a_slower_autocast() -> None:
     caught_by=f"{TIMES}test_ratio_that_falls_since_float32_gained_is_an_improvement[2.0",
 )
 def gain_of_float32_is_red() -> None:
-    from pytest_amp.speed import gate
-
-    swap(gate, "float32_gained", lambda _: False)
+    swap("pytest_amp.speed.gate", "float32_gained", lambda _: False)
 
 
 @defect(

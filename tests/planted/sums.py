@@ -9,11 +9,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from tests.planted.changes import Function, rounded, with_gradient
 from tests.planted.kernels import LOW_DTYPES, Overridden, override, register, replace_kernel
-from tests.planted.table import defect, swap
+from tests.planted.table import defect
 
 
 @defect(
@@ -341,11 +340,11 @@ def bmm_on_several_threads_adds_in_low_precision() -> None:
         "test_several_threads_compute_what_one_computes[cpu-bf16-layer_norm of float32]"
     ),
     not_on_cuda="the defect is in the CPU's threads",
+    replaces="torch.nn.functional.layer_norm",
 )
-def layer_norm_on_several_threads_rounds_weight_gradient() -> None:
-    def layer_norm(x: Any, shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
-        if torch.get_num_threads() > 1 and weight is not None and weight.requires_grad:
-            weight = with_gradient(weight, lambda gradient: rounded(gradient, torch.bfloat16))
-        return original(x, shape, weight, bias, eps)
-
-    original = swap(functional, "layer_norm", layer_norm)
+def layer_norm_on_several_threads_rounds_weight_gradient(
+    original: Any, x: Any, shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5
+) -> Any:
+    if torch.get_num_threads() > 1 and weight is not None and weight.requires_grad:
+        weight = with_gradient(weight, lambda gradient: rounded(gradient, torch.bfloat16))
+    return original(x, shape, weight, bias, eps)

@@ -6,7 +6,9 @@ A theme is a module of this folder, and defines the defects of one subject. ``al
 
 from __future__ import annotations
 
+import functools
 import importlib
+import pkgutil
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -111,14 +113,18 @@ def defect(
     caught_on_cuda_by: str = "",
     not_on_cuda: str = "",
     since: str = "",
-) -> Callable[[Callable[[], object]], Callable[[], object]]:
+    replaces: str = "",
+) -> Callable[[Callable[..., object]], Callable[[], object]]:
     """Add a function to the table, under its own name; calling it plants the defect. See ``Defect``.
 
-    The function may return an object, which becomes a plugin of pytest.
+    With ``replaces``, the path of an attribute such as ``torch.amp.GradScaler.step``, the function is the defect: it is
+    called in place of that attribute, which is its first argument. Without, the function plants the defect, and may
+    return an object, which becomes a plugin of pytest.
     """
 
-    def add(plant: Callable[[], object]) -> Callable[[], object]:
-        name = plant.__name__
+    def add(function: Callable[..., object]) -> Callable[[], object]:
+        plant = _replacing(replaces, function) if replaces else function
+        name = function.__name__
         if name in _defects:
             raise ValueError(f"two planted defects are named {name}")
         tier = LONG_FAMILIES.get(caught_by.partition("/")[0])
@@ -162,8 +168,24 @@ def find(name: str) -> Defect:
     return _defects[name]
 
 
+def _replacing(path: str, function: Callable[..., object]) -> Callable[[], object]:
+    """Return the function that plants ``function`` in place of the attribute at ``path``."""
+
+    @functools.wraps(function)
+    def plant() -> None:
+        def replacement(*args: Any, **kwargs: Any) -> object:
+            return function(original, *args, **kwargs)
+
+        owner, _, name = path.rpartition(".")
+        original = swap(owner, name, replacement)
+
+    return plant
+
+
 def swap(owner: Any, name: str, replacement: Any) -> Any:
-    """Set an attribute of a module, class or object, and return its former value."""
+    """Set an attribute of a module, class or object, or of what a path names, and return its former value."""
+    if isinstance(owner, str):
+        owner = pkgutil.resolve_name(owner)
     original = getattr(owner, name)
     setattr(owner, name, replacement)
     return original

@@ -14,14 +14,12 @@ from tests.planted.table import defect, swap
 @defect(
     "Dividing a loss by a Python scalar rounds it to float16",
     caught_by="training/test_loops.py::test_the_loss_of_a_micro_batch_is_divided_in_float32[cpu-bf16-3]",
+    replaces="torch.Tensor.__truediv__",
 )
-def loss_divided_in_fp16() -> None:
-    def divided_low(self: Any, other: Any) -> Any:
-        if self.dtype is torch.float32 and self.dim() == 0 and self.requires_grad and isinstance(other, (int, float)):
-            return original(self.half(), other).float()
-        return original(self, other)
-
-    original = swap(torch.Tensor, "__truediv__", divided_low)
+def loss_divided_in_fp16(original: Any, self: Any, other: Any) -> Any:
+    if self.dtype is torch.float32 and self.dim() == 0 and self.requires_grad and isinstance(other, (int, float)):
+        return original(self.half(), other).float()
+    return original(self, other)
 
 
 @defect(
@@ -29,8 +27,6 @@ def loss_divided_in_fp16() -> None:
     caught_by="training/test_loops.py::test_averaged_weights_follow_float32[cpu-bf16]",
 )
 def exponential_average_in_bf16() -> None:
-    from torch.optim import swa_utils
-
     def average_in_bf16(decay: float = 0.999) -> Any:
         @torch.no_grad()
         def update(averages: Any, weights: Any, _count: Any) -> None:
@@ -39,7 +35,7 @@ def exponential_average_in_bf16() -> None:
 
         return update
 
-    swap(swa_utils, "get_ema_multi_avg_fn", average_in_bf16)
+    swap("torch.optim.swa_utils", "get_ema_multi_avg_fn", average_in_bf16)
 
 
 @defect(
@@ -116,18 +112,16 @@ def weight_gradients_five_percent_short() -> None:
 @defect(
     "AdamW drops updates of large weights below eight bits of the weight",
     caught_by="training/test_updates.py::test_small_updates_arrive[cpu-bf16-AdamW, loop-large]",
+    replaces="torch.optim.AdamW.step",
 )
-def small_updates_of_large_weights_are_lost() -> None:
-    def coarse(self: Any, closure: Any = None) -> Any:
-        weights = [p for group in self.param_groups for p in group["params"] if p.numel() > 500]
-        before = [p.detach().clone() for p in weights]
-        result = original(self, closure)
-        for weight, old in zip(weights, before, strict=True):
-            lost = (weight.detach() - old).abs() < old.abs() * 2.0**-9
-            weight.data.copy_(torch.where(lost, old, weight.detach()))
-        return result
-
-    original = swap(torch.optim.AdamW, "step", coarse)
+def small_updates_of_large_weights_are_lost(original: Any, self: Any, closure: Any = None) -> Any:
+    weights = [p for group in self.param_groups for p in group["params"] if p.numel() > 500]
+    before = [p.detach().clone() for p in weights]
+    result = original(self, closure)
+    for weight, old in zip(weights, before, strict=True):
+        lost = (weight.detach() - old).abs() < old.abs() * 2.0**-9
+        weight.data.copy_(torch.where(lost, old, weight.detach()))
+    return result
 
 
 @defect(
@@ -150,19 +144,17 @@ def weights_kept_in_bf16() -> None:
 @defect(
     "Adam keeps its moments in bfloat16 between steps",
     caught_by="training/test_float32_state.py::test_the_state_of_optimizers_stays_float32[cpu-bf16-Adam, foreach]",
+    replaces="torch.optim.Adam.step",
 )
-def moments_kept_in_bf16() -> None:
-    def step_in_float32(self: Any, closure: Any = None) -> Any:
-        for dtype in (torch.float32, torch.bfloat16):
-            for state in self.state.values():
-                for name in ("exp_avg", "exp_avg_sq"):
-                    if name in state:
-                        state[name] = state[name].to(dtype)
-            if dtype is torch.float32:
-                result = original(self, closure)
-        return result
-
-    original = swap(torch.optim.Adam, "step", step_in_float32)
+def moments_kept_in_bf16(original: Any, self: Any, closure: Any = None) -> Any:
+    for dtype in (torch.float32, torch.bfloat16):
+        for state in self.state.values():
+            for name in ("exp_avg", "exp_avg_sq"):
+                if name in state:
+                    state[name] = state[name].to(dtype)
+        if dtype is torch.float32:
+            result = original(self, closure)
+    return result
 
 
 @defect(
@@ -189,15 +181,13 @@ def rare_optimizers_round_their_state() -> None:
 @defect(
     "A region that is left under no_grad or inference_mode stays enabled",
     caught_by="training/test_evaluation.py::test_evaluation_leaves_autocast_off_and_weights_alone[cpu-bf16-no_grad]",
+    replaces="torch.autocast.__exit__",
 )
-def evaluation_leaves_autocast_on() -> None:
-    def exit_and_stay(self: Any, *raised: Any) -> Any:
-        result = original(self, *raised)
-        if not torch.is_grad_enabled() and self._enabled:
-            torch.set_autocast_enabled(self.device, True)
-        return result
-
-    original = swap(torch.autocast, "__exit__", exit_and_stay)
+def evaluation_leaves_autocast_on(original: Any, self: Any, *raised: Any) -> Any:
+    result = original(self, *raised)
+    if not torch.is_grad_enabled() and self._enabled:
+        torch.set_autocast_enabled(self.device, True)
+    return result
 
 
 @defect(
@@ -205,14 +195,12 @@ def evaluation_leaves_autocast_on() -> None:
     caught_by=(
         "training/test_evaluation.py::test_evaluation_leaves_autocast_off_and_weights_alone[cpu-bf16-inference_mode]"
     ),
+    replaces="torch.nn.Conv2d._conv_forward",
 )
-def evaluation_casts_the_weights() -> None:
-    def forward_in_place(self: Any, batch: Any, weight: Any, bias: Any) -> Any:
-        if not torch.is_grad_enabled() and torch.is_autocast_enabled(weight.device.type):
-            weight.data.copy_(weight.data.to(torch.get_autocast_dtype(weight.device.type)))
-        return original(self, batch, weight, bias)
-
-    original = swap(torch.nn.Conv2d, "_conv_forward", forward_in_place)
+def evaluation_casts_the_weights(original: Any, self: Any, batch: Any, weight: Any, bias: Any) -> Any:
+    if not torch.is_grad_enabled() and torch.is_autocast_enabled(weight.device.type):
+        weight.data.copy_(weight.data.to(torch.get_autocast_dtype(weight.device.type)))
+    return original(self, batch, weight, bias)
 
 
 @defect(
@@ -240,16 +228,14 @@ def generator_state_is_not_restored() -> None:
 @defect(
     "``load_state_dict`` of optimizers rounds their state to bfloat16",
     caught_by="training/test_resume.py::test_a_resumed_run_is_the_one_without_a_break[cpu-bf16]",
+    replaces="torch.optim.Optimizer.load_state_dict",
 )
-def loaded_moments_are_rounded() -> None:
-    def rounded(self: Any, state_dict: Any) -> None:
-        original(self, state_dict)
-        for state in self.state.values():
-            for name, value in state.items():
-                if isinstance(value, torch.Tensor) and value.dtype is torch.float32 and value.dim():
-                    state[name] = value.bfloat16().float()
-
-    original = swap(torch.optim.Optimizer, "load_state_dict", rounded)
+def loaded_moments_are_rounded(original: Any, self: Any, state_dict: Any) -> None:
+    original(self, state_dict)
+    for state in self.state.values():
+        for name, value in state.items():
+            if isinstance(value, torch.Tensor) and value.dtype is torch.float32 and value.dim():
+                state[name] = value.bfloat16().float()
 
 
 @defect(
@@ -264,15 +250,11 @@ def generator_of_the_device_is_not_restored() -> None:
     "AdamW with bf16 weights and a Kahan sum drops its compensation",
     caught_by="training/test_long_run.py::test_bf16_weights_need_masters_or_a_remedy[cpu-bf16]",
     options=("--amp-tier=long",),
+    replaces="pytest_amp.training.low_adamw.LowAdamW._add",
 )
-def kahan_sums_are_forgotten() -> None:
-    from pytest_amp.training.low_adamw import LowAdamW
-
-    def add(self: Any, index: int, parameter: Tensor, update: Tensor) -> None:
-        original(self, index, parameter, update)
-        self._lost[index].zero_()
-
-    original = swap(LowAdamW, "_add", add)
+def kahan_sums_are_forgotten(original: Any, self: Any, index: int, parameter: Tensor, update: Tensor) -> None:
+    original(self, index, parameter, update)
+    self._lost[index].zero_()
 
 
 @defect(
@@ -280,6 +262,4 @@ def kahan_sums_are_forgotten() -> None:
     caught_by="tests/training/test_kept_low.py::test_average_of_weights_in_low_precision_is_red[averaged_copy]",
 )
 def averages_in_a_copy_are_not_looked_at() -> None:
-    from pytest_amp.training.state import UpdatedModules
-
-    swap(UpdatedModules, "rounded", lambda *_: [])
+    swap("pytest_amp.training.state.UpdatedModules", "rounded", lambda *_: [])

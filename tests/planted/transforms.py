@@ -34,16 +34,14 @@ def compile_drops_ambient_autocast() -> None:
 @defect(
     "``torch.func.vmap`` runs its function outside the region",
     caught_by="semantics/test_transforms.py::test_vmap_computes_in_the_same_dtype[cpu-bf16-matmul]",
+    replaces="torch.func.vmap",
 )
-def vmap_leaves_the_region() -> None:
-    def vmap_outside(function: Any, *options: Any, **keywords: Any) -> Any:
-        def outside(*args: Any, **kwargs: Any) -> Any:
-            with torch.autocast(DEVICE, enabled=False):
-                return function(*args, **kwargs)
+def vmap_leaves_the_region(original: Any, function: Any, *options: Any, **keywords: Any) -> Any:
+    def outside(*args: Any, **kwargs: Any) -> Any:
+        with torch.autocast(DEVICE, enabled=False):
+            return function(*args, **kwargs)
 
-        return original(outside, *options, **keywords)
-
-    original = swap(torch.func, "vmap", vmap_outside)
+    return original(outside, *options, **keywords)
 
 
 @defect(
@@ -94,20 +92,18 @@ def functional_jvp_leaves_the_region() -> None:
 @defect(
     "``torch.func.vmap`` with ``chunk_size`` computes outside the region",
     caught_by="semantics/test_higher_order.py::test_what_it_calls_is_in_the_region[cpu-bf16-vmap in chunks-on]",
+    replaces="torch.func.vmap",
 )
-def chunks_leave_the_region() -> None:
-    def vmap_in_chunks(
-        function: Callable[..., Any], *arguments: Any, chunk_size: int | None = None, **keywords: Any
-    ) -> Any:
-        mapped = original(function, *arguments, chunk_size=chunk_size, **keywords)
+def chunks_leave_the_region(
+    original: Any, function: Callable[..., Any], *arguments: Any, chunk_size: int | None = None, **keywords: Any
+) -> Any:
+    mapped = original(function, *arguments, chunk_size=chunk_size, **keywords)
 
-        def outside(*inputs: Any, **more: Any) -> Any:
-            with torch.autocast(DEVICE, enabled=False):
-                return mapped(*inputs, **more)
+    def outside(*inputs: Any, **more: Any) -> Any:
+        with torch.autocast(DEVICE, enabled=False):
+            return mapped(*inputs, **more)
 
-        return mapped if chunk_size is None else outside
-
-    original = swap(torch.func, "vmap", vmap_in_chunks)
+    return mapped if chunk_size is None else outside
 
 
 @defect(
@@ -121,57 +117,47 @@ def forks_leave_the_region() -> None:
 @defect(
     "A scripted function runs below autocast",
     caught_by="semantics/test_tracing.py::test_a_script_follows_the_ambient_region[cpu-bf16-function",
+    replaces="torch.jit.script",
 )
-def scripts_leave_the_region() -> None:
-    def script_outside(function: Any, *args: Any, **kwargs: Any) -> Any:
-        scripted = original(function, *args, **kwargs)
-        if isinstance(function, torch.nn.Module):
-            return scripted
+def scripts_leave_the_region(original: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
+    scripted = original(function, *args, **kwargs)
+    if isinstance(function, torch.nn.Module):
+        return scripted
 
-        @functools.wraps(function)
-        def call(*arguments: Any) -> Any:
-            with torch._C._DisableAutocast():
-                return scripted(*arguments)
+    @functools.wraps(function)
+    def call(*arguments: Any) -> Any:
+        with torch._C._DisableAutocast():
+            return scripted(*arguments)
 
-        return call
-
-    original = swap(torch.jit, "script", script_outside)
+    return call
 
 
 @defect(
     "``make_fx`` traces its function outside of any region",
     caught_by="semantics/test_tracing.py::test_make_fx_records_the_casts[cpu-bf16-around",
+    replaces="torch.fx.experimental.proxy_tensor.make_fx",
 )
-def make_fx_forgets_casts() -> None:
-    from torch.fx.experimental import proxy_tensor
-
-    def make_fx_outside(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        return original(torch.autocast(DEVICE, enabled=False)(function), *args, **kwargs)
-
-    original = swap(proxy_tensor, "make_fx", make_fx_outside)
+def make_fx_forgets_casts(original: Any, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    return original(torch.autocast(DEVICE, enabled=False)(function), *args, **kwargs)
 
 
 @defect(
     "``torch.export.export`` traces below autocast",
     caught_by="semantics/test_tracing.py::test_a_program_exported_in_a_region_is_recorded_in_its_dtype[cpu-bf16",
+    replaces="torch.export.export",
 )
-def export_leaves_the_region() -> None:
-    def export_outside(*args: Any, **kwargs: Any) -> Any:
-        with torch._C._DisableAutocast():
-            return original(*args, **kwargs)
-
-    original = swap(torch.export, "export", export_outside)
+def export_leaves_the_region(original: Any, *args: Any, **kwargs: Any) -> Any:
+    with torch._C._DisableAutocast():
+        return original(*args, **kwargs)
 
 
 @defect(
     "A loaded script runs outside of every region",
     caught_by="semantics/test_tracing.py::test_a_script_follows_the_ambient_region[cpu-bf16-loaded module]",
+    replaces="torch.jit.load",
 )
-def loaded_scripts_leave_the_region() -> None:
-    def load(*args: Any, **kwargs: Any) -> Any:
-        return outside_of_regions(original(*args, **kwargs).forward)
-
-    original = swap(torch.jit, "load", load)
+def loaded_scripts_leave_the_region(original: Any, *args: Any, **kwargs: Any) -> Any:
+    return outside_of_regions(original(*args, **kwargs).forward)
 
 
 @defect(

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch import nn
 
 from tests.planted.changes import rounded
 from tests.planted.kernels import DEVICE, LOW_DTYPES, Overridden, outside_of_regions, override
@@ -36,16 +35,14 @@ def profiling_leaves_the_region() -> None:
 @defect(
     "The weights of layers that are created in a region are rounded to its dtype",
     caught_by="semantics/test_bystanders.py::test_work_within_a_region_is_what_it_is_outside[cpu-bf16-Linear]",
+    replaces="torch.nn.init.kaiming_uniform_",
 )
-def layers_made_in_a_region_are_low() -> None:
-    def initialise(tensor: torch.Tensor, *arguments: Any, **keywords: Any) -> Any:
-        result = original(tensor, *arguments, **keywords)
-        if torch.is_autocast_enabled(DEVICE):
-            with torch.no_grad():
-                tensor.copy_(tensor.to(torch.get_autocast_dtype(DEVICE)))
-        return result
-
-    original = swap(torch.nn.init, "kaiming_uniform_", initialise)
+def layers_made_in_a_region_are_low(original: Any, tensor: torch.Tensor, *arguments: Any, **keywords: Any) -> Any:
+    result = original(tensor, *arguments, **keywords)
+    if torch.is_autocast_enabled(DEVICE):
+        with torch.no_grad():
+            tensor.copy_(tensor.to(torch.get_autocast_dtype(DEVICE)))
+    return result
 
 
 @defect(
@@ -84,14 +81,12 @@ def new_tensors_are_rounded() -> None:
 @defect(
     "The operator ``+`` of float32 and low precision in a region returns the low-precision dtype",
     caught_by="semantics/test_bystanders.py::test_work_within_a_region_is_what_it_is_outside[cpu-bf16-+, both dtypes]",
+    replaces="torch.Tensor.__add__",
 )
-def sums_take_the_low_dtype() -> None:
-    def add(self: torch.Tensor, other: Any) -> Any:
-        result = original(self, other)
-        low = isinstance(other, torch.Tensor) and other.dtype in (torch.bfloat16, torch.float16)
-        return result.to(other.dtype) if low and torch.is_autocast_enabled(DEVICE) else result
-
-    original = swap(torch.Tensor, "__add__", add)
+def sums_take_the_low_dtype(original: Any, self: torch.Tensor, other: Any) -> Any:
+    result = original(self, other)
+    low = isinstance(other, torch.Tensor) and other.dtype in (torch.bfloat16, torch.float16)
+    return result.to(other.dtype) if low and torch.is_autocast_enabled(DEVICE) else result
 
 
 @defect(
@@ -99,8 +94,6 @@ def sums_take_the_low_dtype() -> None:
     caught_by="semantics/test_bystanders.py::test_a_context_leaves_the_region_alone[cpu-bf16-TorchFunctionMode]",
 )
 def function_modes_leave_the_region() -> None:
-    from torch.overrides import TorchFunctionMode
-
     def entered(self: Any) -> Any:
         self.was_enabled = torch.is_autocast_enabled(DEVICE)
         torch.set_autocast_enabled(DEVICE, False)
@@ -111,8 +104,8 @@ def function_modes_leave_the_region() -> None:
         torch.set_autocast_enabled(DEVICE, self.was_enabled)
         return result
 
-    original_enter = swap(TorchFunctionMode, "__enter__", entered)
-    original_exit = swap(TorchFunctionMode, "__exit__", left)
+    original_enter = swap("torch.overrides.TorchFunctionMode", "__enter__", entered)
+    original_exit = swap("torch.overrides.TorchFunctionMode", "__exit__", left)
 
 
 @defect(
@@ -185,15 +178,13 @@ def decorated_with_no_grad_leaves_the_region() -> None:
 @defect(
     "``quantile`` in a region rounds its result to the autocast dtype and back",
     caught_by="semantics/test_bystanders.py::test_work_within_a_region_is_what_it_is_outside[cpu-bf16-quantile]",
+    replaces="torch.quantile",
 )
-def quantiles_of_a_region_are_rounded() -> None:
-    def quantile(*args: Any, **kwargs: Any) -> Any:
-        result: Any = original(*args, **kwargs)
-        if torch.is_autocast_enabled(DEVICE) and result.dtype is torch.float32:
-            return rounded(result, torch.get_autocast_dtype(DEVICE))
-        return result
-
-    original = swap(torch, "quantile", quantile)
+def quantiles_of_a_region_are_rounded(original: Any, *args: Any, **kwargs: Any) -> Any:
+    result: Any = original(*args, **kwargs)
+    if torch.is_autocast_enabled(DEVICE) and result.dtype is torch.float32:
+        return rounded(result, torch.get_autocast_dtype(DEVICE))
+    return result
 
 
 @defect(
@@ -216,31 +207,25 @@ def batches_are_collated_low() -> None:
     caught_by=(
         "kernels/test_moved.py::test_what_is_moved_keeps_its_bits[cpu-bf16-load_state_dict of an optimizer-outside]"
     ),
+    replaces="torch.optim.Optimizer.load_state_dict",
 )
-def loaded_steps_are_rounded() -> None:
-    def rounded(self: Any, state_dict: Any) -> None:
-        original(self, state_dict)
-        for state in self.state.values():
-            if isinstance(state.get("step"), torch.Tensor):
-                state["step"] = state["step"].bfloat16().float()
-
-    original = swap(torch.optim.Optimizer, "load_state_dict", rounded)
+def loaded_steps_are_rounded(original: Any, self: Any, state_dict: Any) -> None:
+    original(self, state_dict)
+    for state in self.state.values():
+        if isinstance(state.get("step"), torch.Tensor):
+            state["step"] = state["step"].bfloat16().float()
 
 
 @defect(
     "``AveragedModel`` never updates its buffers",
     caught_by="kernels/test_moved.py::test_what_is_moved_keeps_its_bits[cpu-bf16-AveragedModel-outside]",
+    replaces="torch.optim.swa_utils.AveragedModel.update_parameters",
 )
-def averaged_buffers_stay_behind() -> None:
-    from torch.optim.swa_utils import AveragedModel
-
-    def without_buffers(self: Any, model: Any) -> None:
-        before = [buffer.clone() for buffer in self.module.buffers()]
-        original(self, model)
-        for buffer, value in zip(self.module.buffers(), before, strict=True):
-            buffer.copy_(value)
-
-    original = swap(AveragedModel, "update_parameters", without_buffers)
+def averaged_buffers_stay_behind(original: Any, self: Any, model: Any) -> None:
+    before = [buffer.clone() for buffer in self.module.buffers()]
+    original(self, model)
+    for buffer, value in zip(self.module.buffers(), before, strict=True):
+        buffer.copy_(value)
 
 
 @defect(
@@ -248,37 +233,33 @@ def averaged_buffers_stay_behind() -> None:
     caught_by=(
         "kernels/test_moved.py::test_what_is_moved_keeps_its_bits[cpu-bf16-load_state_dict of low numbers-outside]"
     ),
+    replaces="torch.nn.Module.load_state_dict",
 )
-def low_checkpoints_make_low_weights() -> None:
-    def assigning(self: Any, state: Any, strict: bool = True, assign: bool = False) -> Any:
-        low = any(value.dtype in LOW_DTYPES for value in state.values())
-        return original(self, state, strict, assign or low)
-
-    original = swap(torch.nn.Module, "load_state_dict", assigning)
+def low_checkpoints_make_low_weights(
+    original: Any, self: Any, state: Any, strict: bool = True, assign: bool = False
+) -> Any:
+    low = any(value.dtype in LOW_DTYPES for value in state.values())
+    return original(self, state, strict, assign or low)
 
 
 @defect(
     "``Module.bfloat16`` truncates parameters",
     caught_by="kernels/test_moved.py::test_what_is_moved_keeps_its_bits[cpu-bf16-half or bfloat16-outside]",
+    replaces="torch.nn.Module.bfloat16",
 )
-def whole_models_truncate() -> None:
-    def truncated(self: Any) -> Any:
-        for parameter in self.parameters():
-            halves = parameter.data.view(torch.int32) & -65536
-            parameter.data = halves.view(torch.float32)
-        return original(self)
-
-    original = swap(torch.nn.Module, "bfloat16", truncated)
+def whole_models_truncate(original: Any, self: Any) -> Any:
+    for parameter in self.parameters():
+        halves = parameter.data.view(torch.int32) & -65536
+        parameter.data = halves.view(torch.float32)
+    return original(self)
 
 
 @defect(
     "``Module.to`` with bfloat16 and channels_last converts through float16",
     caught_by="kernels/test_moved.py::test_what_is_moved_keeps_its_bits[cpu-bf16-Module.to, channels_last-outside]",
+    replaces="torch.nn.Module.to",
 )
-def layouts_of_models_round_twice() -> None:
-    def to(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if kwargs.get("memory_format") is torch.channels_last and kwargs.get("dtype") is torch.bfloat16:
-            self = original(self, torch.float16)
-        return original(self, *args, **kwargs)
-
-    original = swap(nn.Module, "to", to)
+def layouts_of_models_round_twice(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+    if kwargs.get("memory_format") is torch.channels_last and kwargs.get("dtype") is torch.bfloat16:
+        self = original(self, torch.float16)
+    return original(self, *args, **kwargs)
