@@ -9,12 +9,13 @@ from dataclasses import dataclass
 
 from pytest_amp.record import FIXED, Observation, Record
 from pytest_amp.report import newer
+from pytest_amp.report.cells import without_places
 from pytest_amp.report.commands import bisect_command
 from pytest_amp.report.findings import FindingText, findings_in
-from pytest_amp.report.places import without_places
 from pytest_amp.report.reasons import change_between
 from pytest_amp.run.result import FailedTest, Run
 from pytest_amp.text.amounts import counted
+from pytest_amp.text.quoted import printable
 
 
 class Standing(enum.Enum):
@@ -153,3 +154,19 @@ def remark(torch: str) -> str | None:
     if known is None:
         return None
     return f"{known}: what is unexplained here may be a change that torch made on purpose"
+
+
+def shortened(run: Run) -> dict[str, str]:
+    """Return the short text of each failed test whose cause an earlier test has shown: message, that test, command.
+
+    A failure without the five parts of a message stays unchanged. Files such as JUnit's were written before.
+    """
+    first = {test: cause.tests[0] for cause in causes(run) if cause.parts for test in cause.tests[1:]}
+    texts = {failure.test: failure.text for failure in run.failures}
+    return {test: _short(texts[test], shown) for test, shown in first.items()}
+
+
+def _short(text: str, shown: str) -> str:
+    headline, *parts = text.strip().splitlines() or [""]
+    command = [line for line in parts if line.startswith("  rerun ")]
+    return "\n".join(map(printable, [headline, f"  same as   {shown}", *command]))

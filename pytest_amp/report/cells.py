@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass
 
 from pytest_amp.record import FAILING, ORDER, Kind, Observation, Value, Verdict
 from pytest_amp.report.inline import code, linked, plain
-from pytest_amp.report.places import without_places
 from pytest_amp.text.quoted import printable
 
 #: Titles of groups of differing observations.
@@ -197,3 +197,14 @@ def short(value: Value, most: int = 160) -> str:
         return f"{value:.4g}"
     text = printable(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
     return text if len(text) <= most else f"{text[: most - 3]}…"
+
+
+_PLACE = re.compile(
+    r"\bautocast\(\w+, \w+\)|\b(?:fake[-:])?(?:cpu|cuda|xpu|mps|mtia|[a-z]\w*)-(?:bf16|fp16|fp32|tf32)\b"
+    r"|\b(?:fake[-:])?(?:cpu|cuda|xpu|mps|mtia)\b|\bb?float16\b|\b(?:bf16|fp16)\b"
+)
+
+
+def without_places(what: str) -> str:
+    """Return the text of a failure without device and dtype, equal for all failures of its cause."""
+    return _PLACE.sub("", what)

@@ -1,4 +1,4 @@
-"""Known faults as text and as a table of Markdown."""
+"""Known faults: those of torch as text and as a table of Markdown, and those of a run as lines of its reports."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from pytest_amp.known.rows import Known
 from pytest_amp.report.inline import code, linked
+from pytest_amp.run.result import AcceptedFault, Run
 from pytest_amp.text.quoted import printable
 
 
@@ -36,3 +37,14 @@ def as_markdown(rows: Iterable[Known]) -> str:
         keys = "<br>".join(code(key) for key in row.keys)
         lines.append(f"| {keys} | {linked(row.reason)} | {linked(row.report)} | {row.releases} | {places} |")
     return "\n".join(lines) + "\n"
+
+
+def known_faults(run: Run) -> list[str]:
+    """Return a line for each fault of --amp-known: how often it failed, or that none of its tests ran."""
+    return [f"{known.fault.name}: {_count(known)}: {known.fault.reason} ({known.fault.report})" for known in run.known]
+
+
+def _count(known: AcceptedFault) -> str:
+    if known.failed is not None:
+        return f"{known.failed} failed"
+    return "nothing of it ran" if known.may_exist else "nothing of it ran, and the baseline has no such key"

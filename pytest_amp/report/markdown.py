@@ -9,9 +9,9 @@ from pytest_amp.record import Difference
 from pytest_amp.report.causes import Cause, by_standing, causes, failed, remark
 from pytest_amp.report.cells import PAGE_ROWS, TITLES, and_more, legend, tables
 from pytest_amp.report.differences import of_one_seed, of_other_revision
+from pytest_amp.report.faults import known_faults
 from pytest_amp.report.findings import FindingText
 from pytest_amp.report.inline import code, linked, plain
-from pytest_amp.report.known import known_faults
 from pytest_amp.report.reasons import reasons_of
 from pytest_amp.run.result import Run
 from pytest_amp.text.amounts import counted

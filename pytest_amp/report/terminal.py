@@ -11,7 +11,7 @@ from pytest_amp.record import ORDER, Better, Difference, Observation, Verdict
 from pytest_amp.report.causes import Standing, causes, remark
 from pytest_amp.report.cells import SUMMARY_ROWS, and_more, short, valued
 from pytest_amp.report.differences import of_one_seed, of_other_revision
-from pytest_amp.report.known import known_faults
+from pytest_amp.report.faults import known_faults
 from pytest_amp.report.reasons import reasons_of
 from pytest_amp.run.result import Run, most_common
 from pytest_amp.text.amounts import counted

@@ -173,7 +173,7 @@ class Recorder:
         """Shorten failures that share a cause before pytest prints them, so that only one is shown in full."""
         session = self._session
         if session.concerned and session.tally.failures and session.config.get_verbosity() < WHOLE:
-            from pytest_amp.report.once import shortened
+            from pytest_amp.report.causes import shortened
             from pytest_amp.run.freeze import freeze
 
             texts = shortened(freeze(session))

@@ -10,8 +10,8 @@ import pytest
 
 from pytest_amp.known.rows import Known
 from pytest_amp.record import Baseline, Record, from_baseline
+from pytest_amp.report.causes import shortened
 from pytest_amp.report.markdown import page
-from pytest_amp.report.once import shortened
 from pytest_amp.report.terminal import summary
 from pytest_amp.run.result import AcceptedFault, FailedTest, Run
 from tests.report.records import HOSTILE, record

@@ -11,7 +11,7 @@ from pytest_amp.fingerprint.data import load
 from pytest_amp.known.rows import read_known
 from pytest_amp.record import Difference, Observation, Record, difference
 from pytest_amp.record.compare import revisions
-from pytest_amp.report.places import without_places
+from pytest_amp.report.cells import without_places
 from pytest_amp.report.reasons import change_between
 from pytest_amp.rules.spec import load_spec
 from tools.release_support import differences, faults, pages, spec_rows

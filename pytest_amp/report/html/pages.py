@@ -30,10 +30,10 @@ from pytest_amp.report import trend as trends
 from pytest_amp.report.causes import Cause, by_standing, causes, failed, remark
 from pytest_amp.report.cells import TITLES, by_reason, legend, short, together, told_commands, valued
 from pytest_amp.report.commands import of_difference as of_commands
+from pytest_amp.report.faults import known_faults
 from pytest_amp.report.findings import FindingText
 from pytest_amp.report.html.plots import Plot, plots
 from pytest_amp.report.inline import ISSUE, address
-from pytest_amp.report.known import known_faults
 from pytest_amp.report.reasons import reasons_of
 from pytest_amp.run.result import Run
 from pytest_amp.text.amounts import counted
