@@ -46,21 +46,20 @@ class RanksFailed(AmpFailure):
 class RankGroup:
     """Group of ``size`` processes, started at the first request, and again after one was lost."""
 
-    def __init__(  # noqa: PLR0913  # settings of the processes
+    def __init__(  # settings of the processes
         self,
         device_type: str,
         *,
         size: int = 2,
         modules: Sequence[str] = (),
         path: Sequence[str] = (),
-        limit: float = LIMIT,
         seed: int = 0,
     ) -> None:
         """Configure the ranks: ``path`` is their module search path, and they import ``modules`` before torch.
 
-        An answer may take ``limit`` seconds. torch is seeded with ``seed`` before each request.
+        torch is seeded with ``seed`` before each request.
         """
-        self.device_type, self.size, self.limit, self.seed = device_type, size, limit, seed
+        self.device_type, self.size, self.seed = device_type, size, seed
         self._modules, self._path = list(modules), [entry for entry in path if entry]
         self._running: _Running | None = None
         #: Number of times that the processes were started.
@@ -71,11 +70,11 @@ class RankGroup:
         program: Callable[..., Any],
         settings: Mapping[str, Any] | None = None,
         *,
-        limit: float | None = None,
+        limit: float = LIMIT,
     ) -> list[Any]:
         """Return the answers of ``program``, a function of a module, on each rank, in order; ``settings`` go as JSON.
 
-        Raises RanksFailed if a rank raises, dies, or has no answer after ``limit`` seconds (the group's, if None).
+        Raises RanksFailed if a rank raises, dies, or has no answer after ``limit`` seconds.
         """
         name = f"{program.__module__}:{program.__qualname__}"
         if self._running is None:
@@ -84,7 +83,7 @@ class RankGroup:
         running = self._running
         try:
             running.send({"program": name, "settings": dict(settings or {})})
-            answers = running.answers(program.__qualname__, self.limit if limit is None else limit)
+            answers = running.answers(program.__qualname__, limit)
         except RanksFailed:
             if running.lost:
                 self._running = None
@@ -106,7 +105,7 @@ class RankGroup:
             "path": self._path or sys.path,
             "seed": self.seed,
             # Longer than the test process waits, whose error says more than that of the collective.
-            "timeout": 10 * max(self.limit, START),
+            "timeout": 10 * max(LIMIT, START),
         }
 
 

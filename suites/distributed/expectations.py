@@ -76,12 +76,10 @@ def _difference(a: torch.Tensor | None, b: torch.Tensor) -> str:
     return "unknown: it is missing" if a is None else f"{_far(a, b):.3g}"
 
 
-def expect_near_exact(  # noqa: PLR0913  # values, reference, and labels
-    amp: SuiteAmp, case: Case, actual: Tensors, *, loss: float | None, subject: str, factor: float = CERTAIN
-) -> None:
+def expect_near_exact(amp: SuiteAmp, case: Case, actual: Tensors, *, loss: float | None, subject: str) -> None:
     """Raise AmpFailure unless gradients and the loss are within the bound that the oracle predicts of one process.
 
-    The bound is the noise of the whole batch in one process, times ``factor``, since the ranks' parts round separately.
+    The bound is the noise of the whole batch in one process, times CERTAIN, since the ranks' parts round separately.
     A result that is much more exact than rounding allows fails, too: it would mean that nothing was rounded.
     """
     prediction = predict(case, case.realise(seed=amp.config.seed), amp.device, amp.precision, seed=amp.config.seed)
@@ -91,7 +89,7 @@ def expect_near_exact(  # noqa: PLR0913  # values, reference, and labels
     for name, value in values.items():
         scale, noise = prediction.sizes[name], prediction.noise[name]
         error = relative_error(value.reshape(exact[name].shape), exact[name], scale=scale)
-        limit = allowed(noise, value.numel(), u, factor) * amp.config.tolerance_scale
+        limit = allowed(noise, value.numel(), u, CERTAIN) * amp.config.tolerance_scale
         worst = max(worst, error / limit)
         too_exact = value.numel() >= 64 and noise > u / 8 and error < LEAST / 2 * noise / amp.config.tolerance_scale
         if error > limit or too_exact:
