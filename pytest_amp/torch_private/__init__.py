@@ -9,7 +9,6 @@ from __future__ import annotations
 from pytest_amp.torch_private.calls import call_overload, decomposition_of
 from pytest_amp.torch_private.casts import Cast, counted_casts
 from pytest_amp.torch_private.collectives import Collective, recorded_collectives, small_first_bucket
-from pytest_amp.torch_private.compiled_modules import compiles_itself
 from pytest_amp.torch_private.compiler import (
     Traced,
     aot_compile,
@@ -18,6 +17,7 @@ from pytest_amp.torch_private.compiler import (
     compile_settings,
     compile_workers,
     compiled_graphs,
+    compiles_itself,
     cpp_compiler,
     cuda_graph_trees,
     numpy_draws_itself,

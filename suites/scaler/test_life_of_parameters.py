@@ -14,12 +14,10 @@ from torch import nn
 
 from pytest_amp.amp import SuiteAmp
 
-from .training import INF, NAN, ScalerFactory, training
+from .training import BAD, EXPLICIT, INF, NAN, ScalerFactory, started, step_and_update, training
 
 _SCALE = 8.0
-BAD = pytest.mark.parametrize("bad", [None, INF, NAN], ids=["clean", "inf", "nan"])
 FOREACH = pytest.mark.parametrize("foreach", [False, True], ids=["loop", "foreach"])
-EXPLICIT = pytest.mark.parametrize("explicit", [False, True], ids=["step", "unscale_ then step"])
 #: Among them a scalar, like a learned temperature, and an empty tensor, like an empty mask.
 SHAPES: tuple[tuple[int, ...], ...] = ((), (1,), (3, 2), (0,), (2, 1, 2, 1, 2))
 
@@ -37,16 +35,7 @@ def _scaled_gradients(parameters: list[nn.Parameter], scale: float, bad: tuple[i
 
 
 def _started(amp: SuiteAmp, amp_scaler: ScalerFactory) -> torch.amp.GradScaler:
-    scaler = amp_scaler(init_scale=_SCALE)
-    scaler.scale(torch.zeros((), device=amp.device.torch_device))
-    return scaler
-
-
-def _step(scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer, *, explicit: bool = False) -> None:
-    if explicit:
-        scaler.unscale_(optimizer)
-    scaler.step(optimizer)
-    scaler.update()
+    return started(amp, amp_scaler(init_scale=_SCALE))
 
 
 #: A clean step, and each non-finite value in the gradient of each shape that has elements.
@@ -65,7 +54,7 @@ def test_parameters_of_every_shape_count(
     parameters, scaler, bad = _parameters(amp), _started(amp, amp_scaler), PLANTED[planted]
     optimizer = torch.optim.SGD(parameters, lr=0.5, foreach=foreach)
     _scaled_gradients(parameters, _SCALE, bad)
-    _step(scaler, optimizer, explicit=explicit)
+    step_and_update(scaler, optimizer, explicit=explicit)
     expected = 0.5 if bad is None else 1.0
     moved = [shape for shape, p in zip(SHAPES, parameters, strict=True) if not bool((p == expected).all())]
     assert not moved, f"parameters of shapes {moved} are not {expected}"
@@ -101,10 +90,10 @@ def test_a_group_that_is_added_later_counts(
     (first, late), scaler = _parameters(amp)[1:3], _started(amp, amp_scaler)
     optimizer = torch.optim.SGD([first], lr=0.5, foreach=foreach)
     _scaled_gradients([first], _SCALE)
-    _step(scaler, optimizer, explicit=explicit)
+    step_and_update(scaler, optimizer, explicit=explicit)
     optimizer.add_param_group({"params": [late], "lr": 0.25})
     _scaled_gradients([first, late], _SCALE, None if bad is None else (1, bad))
-    _step(scaler, optimizer, explicit=explicit)
+    step_and_update(scaler, optimizer, explicit=explicit)
     assert bool((first == (0.0 if bad is None else 0.5)).all())
     assert bool((late == (0.75 if bad is None else 1.0)).all())
     assert scaler.get_scale() == (_SCALE if bad is None else _SCALE / 2)
@@ -120,7 +109,7 @@ def test_what_is_frozen_after_backward_still_counts(
     optimizer = torch.optim.SGD(parameters, lr=0.5)
     _scaled_gradients(parameters, _SCALE, None if bad is None else (2, bad))
     parameters[2].requires_grad = False
-    _step(scaler, optimizer, explicit=explicit)
+    step_and_update(scaler, optimizer, explicit=explicit)
     expected = 0.5 if bad is None else 1.0
     assert all(bool((p == expected).all()) for p in parameters)
 
@@ -134,7 +123,7 @@ def test_hooks_of_steps_are_called_with_steps(amp: SuiteAmp, amp_scaler: ScalerF
     optimizer.register_step_post_hook(lambda *_: called.append("after"))
     for bad in (None, (0, INF), None):
         _scaled_gradients(parameters, scaler.get_scale(), bad)
-        _step(scaler, optimizer)
+        step_and_update(scaler, optimizer)
         called.append("update")
     assert called == ["before", "after", "update", "update", "before", "after", "update"]
 
@@ -161,7 +150,7 @@ def test_gradients_may_be_cleared_in_any_way(amp: SuiteAmp, amp_scaler: ScalerFa
             # A gradient with all of float32's bits.
             loss = torch.stack([(p * torch.randn(p.shape).to(p.device)).sum() for p in model.parameters()]).sum()
             torch.autograd.backward(scaler.scale(loss))
-            _step(scaler, optimizer)
+            step_and_update(scaler, optimizer)
         ends.append([p.detach() for p in model.parameters()])
     different = [index for index, (a, b) in enumerate(zip(*ends, strict=True)) if not torch.equal(a, b)]
     assert not different, f"gradients that were cleared by the {way} give other steps: parameters {different}"
@@ -231,7 +220,7 @@ def test_a_loaded_state_has_the_bits_of_the_saved_one(
         for step in range(3):
             gradient = torch.randn(LARGE, generator=generator) * scaler.get_scale()
             parameter.grad = gradient.to(parameter.device)
-            _step(scaler, optimizer)
+            step_and_update(scaler, optimizer)
             if load and step == 1:
                 saved = copy.deepcopy(optimizer.state_dict())
                 optimizer = OPTIMIZERS[kind]([parameter])
@@ -260,6 +249,6 @@ def test_a_learning_rate_may_be_a_tensor(amp: SuiteAmp, amp_scaler: ScalerFactor
         optimizer = kind_of_optimizer(parameters, lr=rate, foreach=False)
         for _ in range(2):
             _scaled_gradients(parameters, scaler.get_scale())
-            _step(scaler, optimizer)
+            step_and_update(scaler, optimizer)
         ends.append(torch.cat([p.detach().flatten() for p in parameters]))
     torch.testing.assert_close(ends[1], ends[0], rtol=2.0**-20, atol=0.0)

@@ -16,10 +16,9 @@ from pytest_amp.run.targets import Target
 from pytest_amp.scaler.optimizers import optimizers_on
 from pytest_amp.torch_private import found_infs, scales_its_own_step
 
-from .training import INF, NAN, ScalerFactory
+from .training import BAD, INF, NAN, ScalerFactory, started, step_and_update
 
 IMPLEMENTATION = pytest.mark.parametrize("implementation", ["loop", "foreach", "fused"])
-BAD = pytest.mark.parametrize("bad", [None, INF, NAN], ids=["clean", "inf", "nan"])
 
 _SCALE = 8.0
 
@@ -33,11 +32,6 @@ def _parameter(amp: SuiteAmp, dtype: torch.dtype = torch.float32, **keywords: bo
     return nn.Parameter(torch.ones(3, device=amp.device.torch_device, dtype=dtype), **keywords)
 
 
-def _started(amp: SuiteAmp, scaler: torch.amp.GradScaler) -> torch.amp.GradScaler:
-    scaler.scale(torch.zeros((), device=amp.device.torch_device))
-    return scaler
-
-
 def _first(parameter: nn.Parameter) -> float:
     return parameter.detach()[0].item()
 
@@ -47,11 +41,6 @@ def _give(parameter: nn.Parameter, bad: float | None = None) -> None:
     parameter.grad = torch.full_like(parameter, _SCALE)
     if bad is not None:
         parameter.grad[-1] = bad
-
-
-def _step(scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer) -> None:
-    scaler.step(optimizer)
-    scaler.update()
 
 
 @IMPLEMENTATION
@@ -64,10 +53,10 @@ def test_a_bad_gradient_in_any_group_skips_all(
     for rates in ([0.5, 0.25, 0.125], [0.0, 0.25, 0.0]):
         parameters = [_parameter(amp) for _ in rates]
         groups = [{"params": [p], "lr": rate} for p, rate in zip(parameters, rates, strict=True)]
-        optimizer, scaler = _sgd(groups, implementation), _started(amp, amp_scaler(init_scale=_SCALE))
+        optimizer, scaler = _sgd(groups, implementation), started(amp, amp_scaler(init_scale=_SCALE))
         for i, parameter in enumerate(parameters):
             _give(parameter, bad if i == place else None)
-        _step(scaler, optimizer)
+        step_and_update(scaler, optimizer)
         moved = [1 - _first(p) for p in parameters]
         assert moved == ([0.0] * 3 if bad is not None else rates)
         assert scaler.get_scale() == (_SCALE if bad is None else _SCALE / 2)
@@ -79,15 +68,15 @@ def test_frozen_groups_stay(amp: SuiteAmp, amp_scaler: ScalerFactory, implementa
     """Use a group without gradients, one that is frozen, and one that is thawed for the second step."""
     trained, frozen, unreached = _parameter(amp), _parameter(amp, requires_grad=False), _parameter(amp)
     groups = [{"params": [frozen]}, {"params": [trained]}, {"params": [unreached]}]
-    optimizer, scaler = _sgd(groups, implementation), _started(amp, amp_scaler(init_scale=_SCALE))
+    optimizer, scaler = _sgd(groups, implementation), started(amp, amp_scaler(init_scale=_SCALE))
     _give(trained, bad)
-    _step(scaler, optimizer)
+    step_and_update(scaler, optimizer)
     assert [_first(p) for p in (frozen, trained, unreached)] == [1.0, 0.5 if bad is None else 1.0, 1.0]
     frozen.requires_grad_()
     _give(frozen)
     frozen.grad = torch.full_like(frozen, scaler.get_scale())
     trained.grad = None
-    _step(scaler, optimizer)
+    step_and_update(scaler, optimizer)
     assert _first(frozen) == 0.5
 
 
@@ -95,7 +84,7 @@ def test_frozen_groups_stay(amp: SuiteAmp, amp_scaler: ScalerFactory, implementa
 def test_an_optimizer_with_only_frozen_groups_is_refused(
     amp: SuiteAmp, amp_scaler: ScalerFactory, implementation: str
 ) -> None:
-    optimizer, scaler = _sgd([_parameter(amp)], implementation), _started(amp, amp_scaler())
+    optimizer, scaler = _sgd([_parameter(amp)], implementation), started(amp, amp_scaler())
     with pytest.raises(AssertionError, match="No inf checks were recorded for this optimizer"):
         scaler.step(optimizer)
 
@@ -103,7 +92,7 @@ def test_an_optimizer_with_only_frozen_groups_is_refused(
 def test_a_fused_optimizer_without_gradients_is_not_refused(amp: SuiteAmp, amp_scaler: ScalerFactory) -> None:
     """Without gradients it takes no step and raises nothing; ``update`` is refused if no optimizer was checked."""
     parameter = _parameter(amp)
-    optimizer, scaler = _sgd([parameter], "fused"), _started(amp, amp_scaler())
+    optimizer, scaler = _sgd([parameter], "fused"), started(amp, amp_scaler())
     scaler.step(optimizer)
     assert bool((parameter == 1).all())
     with pytest.raises(AssertionError, match="No inf checks were recorded prior to update"):
@@ -131,10 +120,10 @@ def test_tensors_of_several_dtypes(
     """Each dtype in one optimizer is unscaled in itself and checked; a non-finite value of any dtype skips all."""
     for bad in (None, *range(len(dtypes))):
         parameters = [_parameter(amp, dtype) for dtype in dtypes]
-        optimizer, scaler = _sgd(parameters, implementation), _started(amp, amp_scaler(init_scale=_SCALE))
+        optimizer, scaler = _sgd(parameters, implementation), started(amp, amp_scaler(init_scale=_SCALE))
         for i, parameter in enumerate(parameters):
             _give(parameter, NAN if i == bad else None)
-        _step(scaler, optimizer)
+        step_and_update(scaler, optimizer)
         assert [_first(p) for p in parameters] == [0.5 if bad is None else 1.0] * len(dtypes)
         assert [p.dtype for p in parameters] == list(dtypes)
 
@@ -144,7 +133,7 @@ def test_tensors_of_several_dtypes(
 def test_bfloat16_gradients_are_refused(amp: SuiteAmp, amp_scaler: ScalerFactory, implementation: str) -> None:
     """CUDA raises before any step or division, with the message that users search for (pytorch/pytorch#127176)."""
     parameter = _parameter(amp, torch.bfloat16)
-    optimizer, scaler = _sgd([parameter], implementation), _started(amp, amp_scaler(init_scale=_SCALE))
+    optimizer, scaler = _sgd([parameter], implementation), started(amp, amp_scaler(init_scale=_SCALE))
     _give(parameter)
     for call in (scaler.unscale_, scaler.step):
         with pytest.raises(NotImplementedError, match=r"_amp_foreach_non_finite_check_and_unscale_cuda.*BFloat16"):
@@ -157,9 +146,9 @@ def test_bfloat16_gradients_are_refused(amp: SuiteAmp, amp_scaler: ScalerFactory
 def test_fused_optimizers_take_float16_parameters(amp: SuiteAmp, amp_scaler: ScalerFactory, bad: float | None) -> None:
     """Fused optimizers unscale within the kernel, without underflow: the only way to train float16 parameters."""
     parameter = _parameter(amp, torch.float16)
-    optimizer, scaler = _sgd([parameter], "fused"), _started(amp, amp_scaler(init_scale=_SCALE))
+    optimizer, scaler = _sgd([parameter], "fused"), started(amp, amp_scaler(init_scale=_SCALE))
     _give(parameter, bad)
-    _step(scaler, optimizer)
+    step_and_update(scaler, optimizer)
     assert bool((parameter == (0.5 if bad is None else 1.0)).all())
     assert scaler.get_scale() == (_SCALE if bad is None else _SCALE / 2)
 
@@ -186,7 +175,7 @@ def test_sparse_gradients_in_one_of_two_groups(
             assert dense.grad is not None
             if bad is not None and enabled:
                 (table.weight.grad if where == "sparse" else dense.grad).mul_(bad)
-            _step(scaler, optimizer)
+            step_and_update(scaler, optimizer)
             runs.append([table.weight.detach(), dense.detach()])
         if bad is None:
             assert all(torch.equal(left, right) for left, right in zip(*runs, strict=True))
@@ -231,13 +220,13 @@ def test_optimizers_of_users(
 ) -> None:
     """Users' optimizers are unscaled and skipped as torch's own (huggingface/accelerate#113 is about a wrapper)."""
     parameter = _parameter(amp)
-    optimizer, scaler = kind([parameter], lr=0.5), _started(amp, amp_scaler(init_scale=_SCALE))
+    optimizer, scaler = kind([parameter], lr=0.5), started(amp, amp_scaler(init_scale=_SCALE))
     _give(parameter, bad)
     if explicit:
         scaler.unscale_(optimizer)
         assert parameter.grad is not None
         assert float(parameter.grad[0]) == 1.0, "unscale_ did not divide"
-    _step(scaler, optimizer)
+    step_and_update(scaler, optimizer)
     assert _first(parameter) == (0.5 if bad is None else 1.0)
     assert scaler.get_scale() == (_SCALE if bad is None else _SCALE / 2)
 
@@ -254,7 +243,7 @@ def test_an_optimizer_that_asks_for_the_scaler_is_given_it(amp: SuiteAmp, amp_sc
             scalers.append(grad_scaler)
 
     parameter = _parameter(amp)
-    optimizer, scaler = Asking([parameter], lr=0.5), _started(amp, amp_scaler(init_scale=_SCALE))
+    optimizer, scaler = Asking([parameter], lr=0.5), started(amp, amp_scaler(init_scale=_SCALE))
     _give(parameter)
     with pytest.warns(FutureWarning, match="GradScaler is going to stop passing itself"):
         scaler.step(optimizer)
@@ -278,9 +267,9 @@ def test_nothing_is_left_on_a_fused_optimizer(
     """``grad_scale`` and ``found_inf`` are removed afterwards: a later ``step`` of the optimizer ignores the scaler."""
     parameter = _parameter(amp)
     optimizer = getattr(torch.optim, name)([parameter], lr=0.5, fused=True)
-    scaler = _started(amp, amp_scaler(init_scale=_SCALE))
+    scaler = started(amp, amp_scaler(init_scale=_SCALE))
     _give(parameter, bad)
-    _step(scaler, optimizer)
+    step_and_update(scaler, optimizer)
     assert not hasattr(optimizer, "found_inf")
     assert not hasattr(optimizer, "grad_scale")
     before = parameter.detach().clone()
@@ -305,7 +294,7 @@ def test_a_wrapper_and_what_it_wraps_are_one(amp: SuiteAmp, amp_scaler: ScalerFa
     inner = torch.optim.SGD([parameter], lr=0.5)
     wrapper: Any = _Wrapped([parameter], lr=0.5)
     wrapper.param_groups = inner.param_groups
-    scaler = _started(amp, amp_scaler(init_scale=_SCALE))
+    scaler = started(amp, amp_scaler(init_scale=_SCALE))
     _give(parameter)
     scaler.unscale_(wrapper)
     scaler.step(inner)
@@ -323,7 +312,7 @@ def test_a_wrapper_and_what_it_wraps_are_one(amp: SuiteAmp, amp_scaler: ScalerFa
 def test_lbfgs_is_refused(amp: SuiteAmp, amp_scaler: ScalerFactory, form: str) -> None:
     """LBFGS needs a closure, which the scaler refuses; without one it is a TypeError."""
     parameter = _parameter(amp)
-    optimizer, scaler = torch.optim.LBFGS([parameter]), _started(amp, amp_scaler(init_scale=_SCALE))
+    optimizer, scaler = torch.optim.LBFGS([parameter]), started(amp, amp_scaler(init_scale=_SCALE))
     _give(parameter)
     error, words = (TypeError, "closure") if form == "none" else (RuntimeError, "Closure use is not")
     with pytest.raises(error, match=words):
@@ -347,13 +336,13 @@ def test_parameters_on_two_gpus(
         pytest.skip("one GPU")
     devices = [torch.device("cuda", index) for index in range(2)]
     parameters = [nn.Parameter(torch.ones(3, device=device)) for device in devices]
-    optimizer, scaler = _sgd(parameters, implementation), _started(amp, amp_scaler(init_scale=_SCALE))
+    optimizer, scaler = _sgd(parameters, implementation), started(amp, amp_scaler(init_scale=_SCALE))
     for index, parameter in enumerate(parameters):
         _give(parameter, INF if index == where else None)
     if explicit:
         scaler.unscale_(optimizer)
         actual = {torch.device(device): inf for device, inf in found_infs(scaler, optimizer).items()}
         assert actual == {device: index == where for index, device in enumerate(devices)}
-    _step(scaler, optimizer)
+    step_and_update(scaler, optimizer)
     assert [_first(p) for p in parameters] == [0.5 if where is None else 1.0] * 2
     assert scaler.get_scale() == (_SCALE if where is None else _SCALE / 2)

@@ -16,7 +16,7 @@ from pytest_amp.failure import AmpFailure
 from pytest_amp.run.targets import Target
 from pytest_amp.scaler.optimizers import make_optimizer, optimizers_on, variant_of
 
-from .training import INF, NAN, ScalerFactory
+from .training import EXPLICIT, INF, NAN, ScalerFactory, started, step_and_update
 
 
 def _optimizers(target: Target) -> Iterator[object]:
@@ -26,7 +26,6 @@ def _optimizers(target: Target) -> Iterator[object]:
 
 
 EACH = pytest.mark.amp_parametrize("optimizer", _optimizers)
-EXPLICIT = pytest.mark.parametrize("explicit", [False, True], ids=["step", "unscale_ then step"])
 
 _SCALE = 2.0**10
 
@@ -47,18 +46,6 @@ def _set_gradients(
             gradient[2, 3] = bad
         gradient = gradient.to(parameter.device)
         parameter.grad = gradient.to_sparse(1) if variant_of(optimizer).sparse else gradient
-
-
-def _initialized(amp: SuiteAmp, scaler: torch.amp.GradScaler) -> torch.amp.GradScaler:
-    scaler.scale(torch.zeros((), device=amp.device.torch_device))
-    return scaler
-
-
-def _step(scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer, *, explicit: bool) -> None:
-    if explicit:
-        scaler.unscale_(optimizer)
-    scaler.step(optimizer)
-    scaler.update()
 
 
 def _tensors(state: dict[Any, Any]) -> dict[str, torch.Tensor]:
@@ -82,10 +69,10 @@ def test_clean_steps_are_the_unscaled_ones(
         parameters = _parameters(amp)
         instance, scaler = make_optimizer(optimizer, parameters), amp_scaler(init_scale=_SCALE, enabled=enabled)
         if enabled:
-            _initialized(amp, scaler)
+            started(amp, scaler)
         for step in range(3):
             _set_gradients(optimizer, parameters, step, scaler.get_scale())
-            _step(scaler, instance, explicit=explicit)
+            step_and_update(scaler, instance, explicit=explicit)
         state = _tensors(instance.state_dict()["state"])
         runs.append({**{f"parameter {i}": p.detach() for i, p in enumerate(parameters)}, **state})
     plain, scaled = runs
@@ -112,11 +99,11 @@ def _is_hollow(tensor: torch.Tensor) -> bool:
 def test_parameters_and_state_are_float32(amp: SuiteAmp, amp_scaler: ScalerFactory, optimizer: str) -> None:
     """Values are float32, too: nothing in a step with a scaler is rounded to any low dtype."""
     parameters = _parameters(amp)
-    instance, scaler = make_optimizer(optimizer, parameters), _initialized(amp, amp_scaler(init_scale=_SCALE))
+    instance, scaler = make_optimizer(optimizer, parameters), started(amp, amp_scaler(init_scale=_SCALE))
     for step in range(3):
         _set_gradients(optimizer, parameters, step, scaler.get_scale())
         with amp.autocast():  # where some users call it
-            _step(scaler, instance, explicit=False)
+            step_and_update(scaler, instance, explicit=False)
     state = {f"parameter {i}": p.detach() for i, p in enumerate(parameters)} | _tensors(instance.state_dict()["state"])
     low = [key for key, tensor in state.items() if tensor.dtype in (torch.bfloat16, torch.float16)]
     hollow = [key for key, tensor in state.items() if _is_hollow(tensor)]
@@ -140,10 +127,10 @@ def test_implementations_agree(amp: SuiteAmp, amp_scaler: ScalerFactory, optimiz
     loop = optimizer.partition(", ")[0] + (", loop" if ", " in optimizer else "")
     for which in (loop, optimizer):
         parameters = _parameters(amp)
-        instance, scaler = make_optimizer(which, parameters), _initialized(amp, amp_scaler(init_scale=_SCALE))
+        instance, scaler = make_optimizer(which, parameters), started(amp, amp_scaler(init_scale=_SCALE))
         for step in range(3):
             _set_gradients(optimizer, parameters, step, scaler.get_scale())
-            _step(scaler, instance, explicit=False)
+            step_and_update(scaler, instance, explicit=False)
         ends.append(torch.stack([p.detach().double().cpu() for p in parameters]))
     distance = float((ends[0] - ends[1]).norm() / ends[0].norm())
     assert distance <= 64 * 2.0**-24, f"{optimizer} ends {distance:.2e} away from {loop}"
@@ -157,12 +144,12 @@ def test_a_skipped_step_changes_nothing(
 ) -> None:
     """Neither parameters nor state change, step counters included; the next clean step continues from there."""
     parameters = _parameters(amp)
-    instance, scaler = make_optimizer(optimizer, parameters), _initialized(amp, amp_scaler(init_scale=_SCALE))
+    instance, scaler = make_optimizer(optimizer, parameters), started(amp, amp_scaler(init_scale=_SCALE))
     _set_gradients(optimizer, parameters, 0, scaler.get_scale())
-    _step(scaler, instance, explicit=explicit)
+    step_and_update(scaler, instance, explicit=explicit)
     before = [p.detach().clone() for p in parameters], copy.deepcopy(_tensors(instance.state_dict()["state"]))
     _set_gradients(optimizer, parameters, 1, scaler.get_scale(), bad)
-    _step(scaler, instance, explicit=explicit)
+    step_and_update(scaler, instance, explicit=explicit)
     after = _tensors(instance.state_dict()["state"])
     changed = [
         f"parameter {i}"
@@ -180,7 +167,7 @@ def test_a_skipped_step_changes_nothing(
             likely="the optimizer does not obey found_inf",
         )
     _set_gradients(optimizer, parameters, 2, scaler.get_scale())
-    _step(scaler, instance, explicit=explicit)
+    step_and_update(scaler, instance, explicit=explicit)
     assert all(bool(p.isfinite().all()) for p in parameters)
     assert not all(torch.equal(old, p) for old, p in zip(before[0], parameters, strict=True)), "it never steps again"
 
@@ -204,14 +191,14 @@ def test_a_skipped_first_step_makes_no_state(amp: SuiteAmp, amp_scaler: ScalerFa
     runs = []
     for first in (None, INF):
         parameters = _parameters(amp)
-        instance, scaler = make_optimizer(optimizer, parameters), _initialized(amp, amp_scaler(init_scale=_SCALE))
+        instance, scaler = make_optimizer(optimizer, parameters), started(amp, amp_scaler(init_scale=_SCALE))
         with _memory_filled_with_nan():
             if first is not None:
                 _set_gradients(optimizer, parameters, 9, scaler.get_scale(), first)
-                _step(scaler, instance, explicit=False)
+                step_and_update(scaler, instance, explicit=False)
             for step in range(2):
                 _set_gradients(optimizer, parameters, step, scaler.get_scale())
-                _step(scaler, instance, explicit=False)
+                step_and_update(scaler, instance, explicit=False)
         runs.append([p.detach() for p in parameters])
     same = all(torch.equal(left, right) for left, right in zip(*runs, strict=True))
     assert same, f"a skipped first step of {optimizer} leaves something behind"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import pytest
 import torch
 
 from pytest_amp.amp import SuiteAmp
@@ -12,6 +13,24 @@ from pytest_amp.amp import SuiteAmp
 INF, NAN = float("inf"), float("nan")
 
 ScalerFactory = Callable[..., torch.amp.GradScaler]
+
+BAD = pytest.mark.parametrize("bad", [None, INF, NAN], ids=["clean", "inf", "nan"])
+EXPLICIT = pytest.mark.parametrize("explicit", [False, True], ids=["step", "unscale_ then step"])
+
+
+def started(amp: SuiteAmp, scaler: torch.amp.GradScaler) -> torch.amp.GradScaler:
+    """Return the scaler after its first ``scale``, which creates its tensors: gradients may be set by hand."""
+    scaler.scale(torch.zeros((), device=amp.device.torch_device))
+    return scaler
+
+
+def step_and_update(scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer, *, explicit: bool = False) -> None:
+    """End an iteration, with a call of ``unscale_`` before the step if ``explicit``."""
+    if explicit:
+        scaler.unscale_(optimizer)
+    scaler.step(optimizer)
+    scaler.update()
+
 
 #: Input of the product, and therefore the gradient; exact in every dtype.
 INPUT = (1.0, -2.0, 3.0, 0.5)
