@@ -25,6 +25,9 @@ ROOT = Path(__file__).resolve().parent.parent
 #: True if the plugin's distribution is installed: then pytest loads it by its entry point, and -p would load it twice.
 INSTALLED = any(entry.name == "amp" for entry in metadata.entry_points(group="pytest11"))
 
+#: Options of a run on the CPU in one dtype.
+ON_CPU = ("--amp-device=cpu", "--amp-dtype=bf16")
+
 #: A conftest.py that registers an accelerator which is the CPU under another name. Text that follows may
 #: define methods of the class (indented) and then anything else.
 SIMULATED = """
@@ -82,12 +85,16 @@ class Project:
         """Run in this process, which has already imported torch: fast, but not for runs that leave state behind."""
         return self.pytester.runpytest_inprocess(*self._loaded(arguments))
 
+    def run(self, *arguments: str) -> pytest.RunResult:
+        """Run in this process without workers of xdist, in an interpreter of its own with them."""
+        return self.fresh(*arguments) if _has_workers(arguments) else self.here(*arguments)
+
     def apart(self, *arguments: str) -> pytest.RunResult:
         """Run in a process of its own.
 
         Without workers of xdist it is forked from one that has imported torch; with them, it never imports torch.
         """
-        if "-n" in arguments and arguments[arguments.index("-n") + 1] != "0":
+        if _has_workers(arguments):
             return self.fresh(*arguments)
         start = time.perf_counter()
         with tempfile.TemporaryDirectory(dir=self.path, prefix="apart-") as folder:
@@ -130,6 +137,10 @@ class Project:
     def observed(self, name: str) -> dict[str, Any]:
         """Return the values in such a file, by key."""
         return {item["key"]: item["value"] for item in self.observations(name)}
+
+
+def _has_workers(arguments: tuple[str, ...]) -> bool:
+    return "-n" in arguments and arguments[arguments.index("-n") + 1] != "0"
 
 
 def refused(result: pytest.RunResult) -> str:

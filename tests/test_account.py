@@ -7,9 +7,8 @@ import sys
 
 import pytest
 
-from tests.project import Project, red, summary
+from tests.project import ON_CPU, Project, red, summary
 
-ON_CPU = ("--amp-device=cpu", "--amp-dtype=bf16")
 HEAD = """
 import asyncio
 import contextlib

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.project import Project
-from tests.test_usage_errors import HEAD, ON_CPU
+from tests.project import ON_CPU, Project
+from tests.test_usage_errors import HEAD
 
 RAISING = (
     HEAD

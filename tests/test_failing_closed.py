@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.project import SIMULATED, Project, red, summary
+from tests.project import ON_CPU, SIMULATED, Project, red, summary
 
-ON_CPU = ("--amp-device=cpu", "--amp-dtype=bf16")
 PASSING = "def test_it(amp):\n    pass\n"
 SKIPPING = "import pytest\n\n\ndef test_it(amp):\n    pytest.skip({reason!r})\n"
 FAMILY = "from pytest_amp.families import Family\n\nFAMILY = Family({name!r})\n"
@@ -21,8 +20,7 @@ def family(project: Project, name: str, **tests: str) -> None:
 @pytest.mark.parametrize("workers", ["0", "1"])
 def test_run_with_only_skips_is_red(project: Project, workers: str) -> None:
     project.write(test_it=SKIPPING.format(reason="no driver"))
-    run = project.here if workers == "0" else project.apart
-    result = run("--amp-device=cpu", "-n", workers)
+    result = project.run("--amp-device=cpu", "-n", workers)
     result.assert_outcomes(skipped=2)
     assert result.ret == 1
     assert red(result) == [
@@ -98,8 +96,7 @@ def test_lenient_xfail_that_passes_is_an_executed_check(project: Project) -> Non
 @pytest.mark.parametrize("workers", ["0", "1"])
 def test_run_without_selected_tests_ends_with_5(project: Project, workers: str) -> None:
     project.write(test_it=PASSING)
-    run = project.here if workers == "0" else project.apart
-    result = run(*ON_CPU, "-k", "nothing", "-n", workers)
+    result = project.run(*ON_CPU, "-k", "nothing", "-n", workers)
     assert (result.ret, red(result)) == (5, [])
 
 
@@ -161,8 +158,7 @@ def test_test_whose_function_is_never_called_is_red(project: Project, how: str, 
         "@pytest.mark.xfail(strict=True)\ndef test_strict(amp):\n    assert False\n\n\n"
         "@pytest.mark.xfail\ndef test_lenient(amp):\n    assert False\n\n\ndef test_own():\n    assert False\n",
     )
-    run = project.here if workers == "0" else project.apart
-    result = run(*ON_CPU, "-n", workers)
+    result = project.run(*ON_CPU, "-n", workers)
     result.assert_outcomes(failed=3, passed=1)
     assert result.ret == 1
     lines = {line for line in result.outlines if line.startswith("AmpFailure: ")}
@@ -260,8 +256,7 @@ def test_family_whose_modules_skip_themselves_is_red(project: Project, workers: 
     """Report the requested family although no test is left that could be counted as skipped."""
     family(project, "rules", test_rules=PASSING)
     family(project, "gradients", test_gradients=IMPORTING)
-    run = project.here if workers == "0" else project.apart
-    result = run(*ON_CPU, "-n", workers)
+    result = project.run(*ON_CPU, "-n", workers)
     assert result.ret == 1
     (line,) = red(result)
     assert line.startswith(
@@ -269,7 +264,7 @@ def test_family_whose_modules_skip_themselves_is_red(project: Project, workers: 
     )
     assert "no_such_package" in line
     # Alone it is red, too, instead of "no tests collected".
-    assert run(*ON_CPU, "-n", workers, "gradients").ret == 1
+    assert project.run(*ON_CPU, "-n", workers, "gradients").ret == 1
 
 
 def test_skipped_module_of_a_family_that_ran_is_listed(project: Project) -> None:

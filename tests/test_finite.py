@@ -7,9 +7,8 @@ import math
 import pytest
 
 from pytest_amp.numerics import exceeds
-from tests.project import Project
+from tests.project import ON_CPU, Project
 
-ON_CPU = ("--amp-device=cpu", "--amp-dtype=bf16")
 BAD = ("inf", "nan", "-inf")
 KINDS = ("error", "ratio", "seconds", "bytes", "measure")
 TEST = """
@@ -52,8 +51,7 @@ def test_what_is_no_number(amp, kind):
 @pytest.mark.parametrize("workers", ["0", "1"])
 def test_nonfinite_observation_is_red(project: Project, workers: str) -> None:
     project.write(test_it=TEST.replace("KINDS", repr(KINDS)))
-    run = project.here if workers == "0" else project.apart
-    result = run(*ON_CPU, "-n", workers, "-rf")
+    result = project.run(*ON_CPU, "-n", workers, "-rf")
     result.assert_outcomes(failed=3 * len(KINDS) + 4 + 1, passed=3 + 2)
     assert result.ret == 1
     text = result.stdout.str()

@@ -23,8 +23,7 @@ def test_plain():
 def test_junit_file_has_properties_of_each_test(project: Project, workers: str) -> None:
     project.file("rules/__init__.py", "from pytest_amp.families import Family\n\nFAMILY = Family('rules')\n")
     project.file("rules/test_it.py", TEST)
-    run = project.here if workers == "0" else project.apart
-    result = run("--amp-device=cpu", "--amp-dtype=bf16", "--junit-xml=junit.xml", "-n", workers)
+    result = project.run("--amp-device=cpu", "--amp-dtype=bf16", "--junit-xml=junit.xml", "-n", workers)
     assert result.ret == 0
     actual = {
         case.get("name"): {p.get("name"): p.get("value") for p in case.iter("property")}

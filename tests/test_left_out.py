@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.project import Project, red
+from tests.project import ON_CPU, Project, red
 
-ON_CPU = ("--amp-device=cpu", "--amp-dtype=bf16")
 PASSING = "def test_it(amp):\n    pass\n\n\ndef test_other(amp):\n    pass\n"
 FAMILY = "from pytest_amp.families import Family\n\nFAMILY = Family('rules')\n"
 

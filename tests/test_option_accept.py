@@ -7,9 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from pytest_amp.record import lock
-from tests.project import Project, red, refused, summary
+from tests.project import ON_CPU, Project, red, refused, summary
 
-ON_CPU = ("--amp-device=cpu", "--amp-dtype=bf16")
 ACCEPTING = (*ON_CPU, "--amp-baseline=old.json", "--amp-accept")
 TESTS = """
 def test_one(amp):

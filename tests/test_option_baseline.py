@@ -6,13 +6,11 @@ import json
 
 import pytest
 
-from tests.project import Project, red, refused, summary
-
-ON_CPU = ("--amp-device=cpu", "--amp-dtype=bf16")
+from tests.project import ON_CPU, Project, red, refused, summary
 
 
-def observing(value: str, kind: str = "rule", name: str = "'x'") -> str:
-    return f"def test_it(amp):\n    amp.observe({name}, {value}, kind={kind!r})\n"
+def observing(value: str, kind: str = "rule") -> str:
+    return f"def test_it(amp):\n    amp.observe('x', {value}, kind={kind!r})\n"
 
 
 def recorded(project: Project, *arguments: str, name: str = "old.json") -> None:

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from pytest_amp.record import SCHEMA, read_record
-from tests.project import Project, red, refused
+from tests.project import ON_CPU, Project, red, refused
 
 TEST = """
 import pytest
@@ -23,7 +23,6 @@ def test_red(amp):
     amp.observe("before the end", 1, kind="count")
     assert amp.precision.name != "bf16"
 """
-ON_CPU = ("--amp-device=cpu", "--amp-dtype=bf16")
 
 
 def test_record_has_observations_and_provenance(project: Project) -> None:
@@ -196,8 +195,7 @@ def test_key_observed_by_two_tests_is_red(project: Project, workers: str) -> Non
         test_it="import pytest\n\n\n@pytest.mark.parametrize('size', [1, 2])\n"
         "def test_it(amp, size):\n    amp.observe('products', size, kind='count')"
     )
-    run = project.here if workers == "0" else project.apart
-    result = run(*ON_CPU, "-n", workers, "--amp-record=new.json")
+    result = project.run(*ON_CPU, "-n", workers, "--amp-record=new.json")
     result.assert_outcomes(passed=2)
     (line,) = red(result)
     assert line.startswith("project/cpu/bf16/products: observed by test_it.py::test_it[cpu-bf16-")

@@ -10,9 +10,8 @@ import pytest
 from pytest_amp.config import REPORTS
 from pytest_amp.refusals import JOB_SUMMARY
 from pytest_amp.report.markdown import CUT, LIMIT, append_to_job_summary
-from tests.project import Project, refused, summary
+from tests.project import ON_CPU, Project, refused, summary
 
-ON_CPU = ("--amp-device=cpu", "--amp-dtype=bf16")
 TEST = "def test_it(amp):\n    amp.observe('x', {value}, kind='count')\n"
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.project import Project, red, summary
+from tests.project import ON_CPU, Project, red, summary
 
-ON_CPU = ("--amp-device=cpu", "--amp-dtype=bf16")
 TEST = "def test_it(amp):\n    amp.record('x', {value}, {given})\n"
 
 

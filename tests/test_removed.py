@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.project import Project, red, refused, summary
+from tests.project import ON_CPU, Project, red, refused, summary
 
-ON_CPU = ("--amp-device=cpu", "--amp-dtype=bf16")
 BOTH = "def test_it(amp):\n    pass\n\n\ndef test_other(amp):\n    pass\n\n\ndef test_plain():\n    pass\n"
 _KEPT = "[item for item in items if 'plain' in item.name]"
 _REMOVING = {
@@ -26,13 +25,12 @@ SAID = "not run   2 (removed by a conftest.py or a plugin, which left 0 of 2)"
 @pytest.mark.parametrize(("how", "workers"), [*((how, "0") for how in _REMOVING), ("last", "1"), ("told", "1")])
 def test_tests_removed_by_a_hook_are_reported_and_red_if_requested(project: Project, how: str, workers: str) -> None:
     project.write(conftest=f"import pytest\n\n\n{_REMOVING[how]}", test_it=BOTH)
-    run = project.here if workers == "0" else project.apart
-    result = run(*ON_CPU, "-n", workers)
+    result = project.run(*ON_CPU, "-n", workers)
     result.assert_outcomes(passed=1, deselected=2 if (how, workers) == ("told", "0") else 0)
     assert (result.ret, red(result)) == (0, [])
     assert SAID in summary(result)
     for named in ("test_it.py", "test_it.py::test_other"):
-        result = run(*ON_CPU, "-n", workers, named, "test_it.py::test_plain")
+        result = project.run(*ON_CPU, "-n", workers, named, "test_it.py::test_plain")
         assert result.ret == 1
         count = 2 if named == "test_it.py" else 1
         assert red(result) == [

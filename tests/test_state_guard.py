@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.project import Project
+from tests.project import ON_CPU, Project
 
 #: State that a test might leave changed, and its name in the message.
 LEAKS = {
@@ -82,7 +82,6 @@ def test_leak(n, amp):
 def test_after_all():
     assert state() == BEFORE
 """
-ON_CPU = ("--amp-device=cpu", "--amp-dtype=bf16")
 
 
 def test_leaked_state_is_reported_and_restored(project: Project) -> None:

@@ -6,9 +6,8 @@ from importlib import metadata
 
 import pytest
 
-from tests.project import SIMULATED, WITHOUT_FP16, Project, summary
+from tests.project import ON_CPU, SIMULATED, WITHOUT_FP16, Project, summary
 
-ON_CPU = ("--amp-device=cpu", "--amp-dtype=bf16")
 BOTH = "unexplained: 2 tests on cpu in bf16, fp16"
 MIXED = """
 import pytest

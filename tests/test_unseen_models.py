@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.project import Project
+from tests.project import ON_CPU, Project
 
-ON_CPU = ("--amp-device=cpu", "--amp-dtype=bf16")
 UNSEEN = """
 import torch
 

@@ -6,9 +6,7 @@ import re
 
 import pytest
 
-from tests.project import Project, refused
-
-ON_CPU = ("--amp-device=cpu", "--amp-dtype=bf16")
+from tests.project import ON_CPU, Project, refused
 
 HEAD = """
 import pytest

@@ -9,10 +9,9 @@ import sys
 
 import pytest
 
-from tests.project import INSTALLED, ROOT, Project, ids, red, summary
+from tests.project import INSTALLED, ON_CPU, ROOT, Project, ids, red, summary
 
 LOADED = () if INSTALLED else ("-p", "pytest_amp.plugin")
-ON_CPU = ("--amp-device=cpu", "--amp-dtype=bf16")
 OBSERVING = """
 import pytest
 import torch
@@ -232,8 +231,7 @@ def pytest_generate_tests(metafunc):
 def test_repetitions_are_recorded_as_one_test(project: Project, workers: str) -> None:
     """Record one key and one value for all repetitions; a value that varies between them is red."""
     project.write(conftest=REPEATED, test_it=OBSERVING)
-    run = project.here if workers == "0" else project.apart
-    result = run(*ON_CPU, "-p", "no:repeat", "--amp-record=new.json", "-n", workers)
+    result = project.run(*ON_CPU, "-p", "no:repeat", "--amp-record=new.json", "-n", workers)
     assert (result.ret, red(result)) == (0, [])
     result.assert_outcomes(passed=8)
     assert project.observed("new.json") == {f"project/cpu/bf16/size {size}": size for size in (2, 3)}
@@ -241,7 +239,7 @@ def test_repetitions_are_recorded_as_one_test(project: Project, workers: str) ->
         test_it="def test_it(amp, request):\n    amp.observe('x', request.node.name, kind='state')\n"
         "    amp.observe('seconds', len(request.node.name) + id(amp), kind='seconds')\n"
     )
-    result = run(*ON_CPU, "-p", "no:repeat", "-n", workers)
+    result = project.run(*ON_CPU, "-p", "no:repeat", "-n", workers)
     assert result.ret == 1
     (line,) = red(result)
     assert line.startswith("project/cpu/bf16/x: observed by test_it.py::test_it[")

@@ -14,9 +14,8 @@ from pathlib import Path
 import pytest
 
 from pytest_amp.record import read_record
-from tests.project import INSTALLED, Project, red
+from tests.project import INSTALLED, ON_CPU, Project, red
 
-ON_CPU = ("--amp-device=cpu", "--amp-dtype=bf16")
 SLOW = """
 import pathlib
 import time

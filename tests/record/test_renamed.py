@@ -27,10 +27,9 @@ from pytest_amp.record import (
 )
 from pytest_amp.record.file import dumps, parsed
 from pytest_amp.record.renamed import Renaming, renamings, renamings_for, renewed
-from tests.project import ROOT, Project, red, summary
+from tests.project import ON_CPU, ROOT, Project, red, summary
 
 EXAMPLES = [ROOT / "docs" / "lab" / "examples" / f"torch-{release}.json.gz" for release in ("2.6", "2.13", "2.14")]
-ON_CPU = ("--amp-device=cpu", "--amp-dtype=bf16")
 
 
 def raw(path: Path) -> dict[str, str]:

@@ -12,9 +12,8 @@ from pytest_amp import cli
 from pytest_amp.record import Failure, Gap, Kind, Observation, Record, Value, Verdict, difference, write_record
 from pytest_amp.run.revision import CHECKS, revision_of
 from tests.architecture.test_imports import LAYERS
-from tests.project import ROOT, Project
+from tests.project import ON_CPU, ROOT, Project
 
-ON_CPU = ("--amp-device=cpu", "--amp-dtype=bf16")
 TEST = "test_it::test_it"
 OTHER = "test_it::test_other"
 

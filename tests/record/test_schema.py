@@ -25,12 +25,11 @@ from pytest_amp.record import (
 )
 from pytest_amp.record.file import dumps
 from pytest_amp.record.table import COLUMNS
-from tests.project import ROOT, Project
+from tests.project import ON_CPU, ROOT, Project
 from tests.report.records import record
 
 PAGE: dict[str, Any] = json.loads((ROOT / "docs" / "reference" / "record.schema.json").read_text(encoding="utf-8"))
 OLD, OLD_2 = (Path(__file__).with_name(f"schema_{number}.json") for number in (1, 2))
-ON_CPU = ("--amp-device=cpu", "--amp-dtype=bf16")
 
 needs_jsonschema = pytest.mark.skipif(
     importlib.util.find_spec("jsonschema") is None, reason="needs jsonschema, of the group test"
@@ -72,18 +71,19 @@ def test_red(amp):
 @needs_jsonschema
 @pytest.mark.parametrize("workers", ["0", "1"])
 def test_records_of_runs_follow_the_schema(project: Project, workers: str) -> None:
-    run = project.here if workers == "0" else project.apart
     project.write(test_it=f"VALUE = 1\n{RUN}")
-    assert run(*ON_CPU, "--amp-record=old.json", "-n", workers).ret == 1  # an infinite error is red, and recorded
+    assert (
+        project.run(*ON_CPU, "--amp-record=old.json", "-n", workers).ret == 1
+    )  # an infinite error is red, and recorded
     assert problems(project.record("old.json")) == []
     project.write(test_it=f"VALUE = 2\n{RUN}")
-    run(*ON_CPU, "--amp-baseline=old.json", "--amp-record=new.json", "-n", workers)
+    project.run(*ON_CPU, "--amp-baseline=old.json", "--amp-record=new.json", "-n", workers)
     new = project.record("new.json")
     assert problems(new) == []
     red = sorted(row["key"].removeprefix("project/cpu/bf16/test_it::") for row in new["failures"])
     assert red == ["test_it[0]", "test_it[1]", "test_red"]  # two infinite errors, and a difference
     assert new["ran"] == {}  # none to its end
-    run(*ON_CPU, "--amp-baseline=old.json", "--amp-accept", "-k", "test_it", "-n", workers)
+    project.run(*ON_CPU, "--amp-baseline=old.json", "--amp-accept", "-k", "test_it", "-n", workers)
     assert problems(project.record("old.json")) == []
 
 

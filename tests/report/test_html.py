@@ -19,10 +19,8 @@ from pytest_amp.report.cells import FINGERPRINT
 from pytest_amp.report.html import of_difference, of_trend
 from pytest_amp.report.html.plots import plots
 from pytest_amp.report.html.svg import Scale
-from tests.project import ROOT, Project, refused
+from tests.project import ON_CPU, ROOT, Project, refused
 from tests.report.records import HOSTILE, record
-
-ON_CPU = ("--amp-device=cpu", "--amp-dtype=bf16")
 
 
 class Elements(HTMLParser):

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.project import Project
-
-ON_CPU = ("--amp-device=cpu", "--amp-dtype=bf16")
+from tests.project import ON_CPU, Project
 
 DISTURBED = """
 import torch
