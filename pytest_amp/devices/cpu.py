@@ -11,6 +11,8 @@ from pytest_amp.devices.base import DeviceKind
 
 if TYPE_CHECKING:
     import torch
+import functools
+from pathlib import Path
 
 
 class CpuDevice:
@@ -64,3 +66,14 @@ class CpuDevice:
             "mkldnn": str(torch.backends.mkldnn.is_available()),  # type: ignore[no-untyped-call,unused-ignore]
             "onednn": ", ".join(low) or "neither bf16 nor fp16",
         }
+
+
+@functools.cache
+def cpu_name() -> str:
+    """Return the name of the host's CPU, such as ``AMD EPYC 9654 96-Core Processor``; else its architecture."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return next(filter(None, names), "") or platform.processor() or platform.machine()

@@ -38,6 +38,7 @@ from pytest_amp.record.observation import (
     Better,
     Kind,
     Observation,
+    Observe,
     Value,
     Verdict,
     canonical,
@@ -47,7 +48,6 @@ from pytest_amp.record.observation import (
     make_key,
     unwritable,
 )
-from pytest_amp.record.observe_protocol import Observe
 from pytest_amp.record.renamed import keys_of, keys_of_test
 from pytest_amp.record.trend import Trend, trend
 

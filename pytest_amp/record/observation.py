@@ -7,7 +7,7 @@ import json
 import math
 import re
 from dataclasses import dataclass
-from typing import Union
+from typing import Protocol, Union
 
 #: Type of an observation's value: plain JSON, never a tensor.
 Value = Union[str, int, float, bool, None, list["Value"], dict[str, "Value"]]  # noqa: UP007  # strings have no | at run time
@@ -289,3 +289,23 @@ def check_key(key: str) -> str:
             f"{key!r} is not an observation key; expected family/device/dtype/name in printable characters"
         )
     return key
+
+
+class Observe(Protocol):
+    """Function that records one fact, as ``Amp.observe`` does: a test passes it to the functions behind the checks."""
+
+    def __call__(  # noqa: PLR0913  # keywords of one fact
+        self,
+        name: str,
+        value: Value,
+        /,
+        *,
+        kind: str,
+        unit: str | None = None,
+        allowed: float | None = None,
+        interval: tuple[float, float] | None = None,
+        over_seeds: tuple[float, ...] | None = None,
+        better: str | None = None,
+        margin: float | None = None,
+    ) -> object:
+        """Record a fact; ``pytest_amp.amp.base.Bound.observe`` documents the keywords and exceptions."""

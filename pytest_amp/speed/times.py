@@ -175,10 +175,10 @@ def kernels_in_words(before: Value, now: Value) -> str:
     return f"changed most: {_old_and_new(changed, old, new)}; largest: {_old_and_new(largest, old, new)}"
 
 
-def slowest_in_words(kernels: Value, count: int = 2) -> str:
-    """Name the ``count`` slowest kernels of an arm with their times; "" if there are none."""
+def slowest_in_words(kernels: Value) -> str:
+    """Name the two slowest kernels of an arm with their times; "" if there are none."""
     seconds = _seconds_by_name(kernels)
-    slowest = sorted(seconds, key=seconds.__getitem__, reverse=True)[:count]
+    slowest = sorted(seconds, key=seconds.__getitem__, reverse=True)[:2]
     return ", ".join(f"{name} {_ms(seconds[name])} ms" for name in slowest)
 
 

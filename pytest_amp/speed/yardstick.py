@@ -17,7 +17,7 @@ from importlib import resources
 import torch
 
 from pytest_amp.devices import Device, DeviceKind
-from pytest_amp.devices.host import cpu_name
+from pytest_amp.devices.cpu import cpu_name
 from pytest_amp.record.times import Conditions
 from pytest_amp.speed.clocks import Clock
 from pytest_amp.speed.driver import DriverError, Kernels

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 
-def as_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, indent: str = "") -> str:
+def as_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return ``rows`` below ``head`` in columns as wide as their widest cell, without trailing blanks."""
     lines = [list(head), *(list(row) for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
     return "\n".join(
-        indent + "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in lines
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
     )
 
 

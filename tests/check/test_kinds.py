@@ -9,11 +9,30 @@ import pytest
 
 from pytest_amp import cli
 from pytest_amp.check.entry import Entry
-from pytest_amp.check.kinds import KINDS
 from pytest_amp.lint import Severity
+from pytest_amp.lint.kinds import KINDS as FINDINGS
 from tests.project import ROOT
 
 PAGES = ROOT / "docs" / "findings"
+#: Kinds of entries that are from the checks; the others are findings of the linter.
+CHECKS = frozenset(
+    {
+        "check-casts",
+        "check-compiled",
+        "check-dtypes",
+        "check-gradients",
+        "check-harm",
+        "check-linter",
+        "check-memory",
+        "check-scaler",
+        "check-training",
+        "expected-finding-gone",
+        "harmful-cast",
+        "low-branch",
+        "training-cannot-tell",
+    }
+)
+KINDS = CHECKS | FINDINGS.keys()
 #: Pattern of a kind in source code.
 KIND = re.compile(r"[a-z]+(-[a-z]+)+")
 
@@ -24,7 +43,6 @@ def _kinds_in_source() -> set[str]:
     texts = {
         node.value
         for path in files
-        if path.name != "kinds.py"
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     }

@@ -10,8 +10,7 @@ import torch
 
 from pytest_amp.cases import mlp
 from pytest_amp.devices import find_device
-from pytest_amp.devices.cpu import CpuDevice
-from pytest_amp.devices.host import cpu_name
+from pytest_amp.devices.cpu import CpuDevice, cpu_name
 from pytest_amp.failure import AmpFailure
 from pytest_amp.precision import BF16, FP16
 from pytest_amp.speed import (
