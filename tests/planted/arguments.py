@@ -16,15 +16,13 @@ from tests.planted.table import defect, swap
 @defect(
     "Under autocast an embedding with a low-precision weight ignores ``padding_idx``",
     caught_by="kernels/test_arguments.py::test_operator_with_arguments[cpu-bf16-embedding of low weights, padding]",
+    overrides="embedding",
 )
-def padding_rows_of_low_embeddings_get_gradients() -> None:
-    def embedding(call: Overridden) -> Any:
-        weight, indices, *options = call.args
-        if weight.dtype in {torch.bfloat16, torch.float16} and options:
-            options[0] = -1
-        return replace(call, args=(weight, indices, *options)).run()
-
-    override("embedding", embedding)
+def padding_rows_of_low_embeddings_get_gradients(call: Overridden) -> Any:
+    weight, indices, *options = call.args
+    if weight.dtype in {torch.bfloat16, torch.float16} and options:
+        options[0] = -1
+    return replace(call, args=(weight, indices, *options)).run()
 
 
 @defect(
@@ -94,14 +92,12 @@ def masks_get_no_gradient() -> None:
 @defect(
     "``addmm`` under autocast ignores ``alpha`` if ``beta`` is given, too",
     caught_by="kernels/test_arguments.py::test_operator_with_arguments[cpu-bf16-addmm, alpha and beta]",
+    overrides="addmm",
 )
-def addmm_forgets_alpha() -> None:
-    def addmm(call: Overridden) -> object:
-        if "beta" in call.kwargs:
-            call = replace(call, kwargs={"beta": call.kwargs["beta"]})
-        return call.cast(call.low).run()
-
-    override("addmm", addmm)
+def addmm_forgets_alpha(call: Overridden) -> object:
+    if "beta" in call.kwargs:
+        call = replace(call, kwargs={"beta": call.kwargs["beta"]})
+    return call.cast(call.low).run()
 
 
 @defect(
@@ -128,17 +124,15 @@ def pads_never_crop(original: Any, x: Tensor, pad: Any, *args: Any, **kwargs: An
 @defect(
     "The values of grouped-query attention get half their gradient",
     caught_by="kernels/test_arguments.py::test_operator_with_arguments[cpu-bf16-attention, grouped]",
+    overrides="scaled_dot_product_attention",
 )
-def grouped_values_lose_half_their_gradient() -> None:
-    def attention(call: Overridden) -> object:
-        call = call.cast(call.low)
-        query, key, value, *rest = call.args
-        if call.kwargs.get("enable_gqa") and value.requires_grad:
-            constant = value.detach()
-            value = constant + (value - constant) / 2  # the same numbers
-        return replace(call, args=(query, key, value, *rest)).run()
-
-    override("scaled_dot_product_attention", attention)
+def grouped_values_lose_half_their_gradient(call: Overridden) -> object:
+    call = call.cast(call.low)
+    query, key, value, *rest = call.args
+    if call.kwargs.get("enable_gqa") and value.requires_grad:
+        constant = value.detach()
+        value = constant + (value - constant) / 2  # the same numbers
+    return replace(call, args=(query, key, value, *rest)).run()
 
 
 @defect(
@@ -246,52 +240,44 @@ def packed_states_stay_sorted() -> None:
 @defect(
     "linear under autocast detaches its bias from the graph",
     caught_by="gradients/test_layers.py::test_layer[cpu-bf16-Linear]",
+    overrides="linear",
 )
-def linear_bias_gets_no_gradient() -> None:
-    def linear(call: Overridden) -> Any:
-        x, weight, *bias = call.args
-        return replace(call, args=(x, weight, *(b if b is None else b.detach() for b in bias))).cast(call.low).run()
-
-    override("linear", linear)
+def linear_bias_gets_no_gradient(call: Overridden) -> Any:
+    x, weight, *bias = call.args
+    return replace(call, args=(x, weight, *(b if b is None else b.detach() for b in bias))).cast(call.low).run()
 
 
 @defect(
     "linear under autocast sets ``requires_grad`` of a frozen weight",
     caught_by="gradients/test_layers.py::test_frozen_parameters_stay_without[cpu-bf16]",
+    overrides="linear",
 )
-def frozen_weights_are_trained() -> None:
-    def linear(call: Overridden) -> Any:
-        if call.args[1].is_leaf:
-            call.args[1].requires_grad_(True)
-        return call.cast(call.low).run()
-
-    override("linear", linear)
+def frozen_weights_are_trained(call: Overridden) -> Any:
+    if call.args[1].is_leaf:
+        call.args[1].requires_grad_(True)
+    return call.cast(call.low).run()
 
 
 @defect(
     "linear under autocast casts a frozen weight through the other 16-bit dtype",
     caught_by="gradients/test_layers.py::test_freezing_a_layer_leaves_the_others_alone[cpu-fp16]",
+    overrides="linear",
 )
-def frozen_weights_rounded_twice() -> None:
-    def linear(call: Overridden) -> Any:
-        x, weight, *bias = call.args
-        if not weight.requires_grad:
-            weight = weight.to(torch.float16).to(torch.bfloat16)
-        return replace(call, args=(x, weight, *bias)).cast(call.low).run()
-
-    override("linear", linear)
+def frozen_weights_rounded_twice(call: Overridden) -> Any:
+    x, weight, *bias = call.args
+    if not weight.requires_grad:
+        weight = weight.to(torch.float16).to(torch.bfloat16)
+    return replace(call, args=(x, weight, *bias)).cast(call.low).run()
 
 
 @defect(
     "conv_transpose3d under autocast detaches its bias from the graph",
     caught_by="gradients/test_layers.py::test_layer[cpu-bf16-ConvTranspose3d]",
+    overrides="conv_transpose3d.input",
 )
-def bias_of_volumes_gets_no_gradient() -> None:
-    def convolution(call: Overridden) -> object:
-        x, weight, bias, *rest = call.args
-        return replace(call, args=(x, weight, bias.detach(), *rest)).cast(call.low).run()
-
-    override("conv_transpose3d.input", convolution)
+def bias_of_volumes_gets_no_gradient(call: Overridden) -> object:
+    x, weight, bias, *rest = call.args
+    return replace(call, args=(x, weight, bias.detach(), *rest)).cast(call.low).run()
 
 
 @defect(

@@ -209,13 +209,11 @@ def weights_cast_at_each_use(original: Any, self: Any, *args: Any, **kwargs: Any
 @defect(
     "Under autocast linear casts its low-precision arguments to float32 and back: right, and slower",
     caught_by="memory/test_casts.py::test_a_step_makes_the_casts_of_its_rules[cpu-bf16-mlp]",
+    overrides="linear",
 )
-def linear_casts_to_and_fro() -> None:
-    def twice(call: Overridden) -> Tensor:
-        result: Tensor = call.cast(call.low, torch.float32, call.low).run()
-        return result
-
-    override("linear", twice)
+def linear_casts_to_and_fro(call: Overridden) -> Tensor:
+    result: Tensor = call.cast(call.low, torch.float32, call.low).run()
+    return result
 
 
 @defect(
@@ -270,26 +268,22 @@ def cross_entropy_keeps_its_logits() -> None:
 @defect(
     "Under autocast GELU computes in float32 and rounds its result: right, and twice the saved bytes",
     caught_by="memory/test_saved.py::test_a_step_keeps_what_casts_by_hand_keep[cpu-bf16-decoder]",
+    overrides="gelu",
 )
-def gelu_keeps_float32() -> None:
-    def wide(call: Overridden) -> Tensor:
-        result: Tensor = call.cast(torch.float32).run()
-        return result.to(call.low)
-
-    override("gelu", wide)
+def gelu_keeps_float32(call: Overridden) -> Tensor:
+    result: Tensor = call.cast(torch.float32).run()
+    return result.to(call.low)
 
 
 @defect(
     "Each result of conv2d under autocast has a copy in float64 beside it, of which autograd knows nothing",
     caught_by="memory/test_saved.py::test_activations_take_less_than_in_float32[cpu-bf16-cnn]",
+    overrides="conv2d",
 )
-def convolutions_hold_wide_copies() -> None:
-    def beside(call: Overridden) -> Tensor:
-        result: Any = call.cast(call.low).run()
-        result.wide = result.detach().double()
-        return cast("Tensor", result)
-
-    override("conv2d", beside)
+def convolutions_hold_wide_copies(call: Overridden) -> Tensor:
+    result: Any = call.cast(call.low).run()
+    result.wide = result.detach().double()
+    return cast("Tensor", result)
 
 
 @defect(

@@ -193,37 +193,34 @@ def strided_gradients_are_rounded() -> None:
 @defect(
     "Dropout under autocast draws a new mask in its backward pass",
     caught_by="gradients/test_dropout.py::test_both_directions_drop_the_same[cpu-bf16-dropout-low]",
+    overrides="dropout",
 )
-def dropout_masks_differ() -> None:
-    def dropout(call: Overridden) -> Any:
-        x, p, train = call.args
-        if not train or p == 0:
-            return call.run()
-        with torch.no_grad(), torch.autocast(call.device_type, enabled=False):
-            mask, dropped = (functional.dropout(torch.ones_like(x), p, train) for _ in range(2))
-        return with_gradient(x, lambda g: g * dropped) + (x * mask - x).detach()
-
-    override("dropout", dropout)
+def dropout_masks_differ(call: Overridden) -> Any:
+    x, p, train = call.args
+    if not train or p == 0:
+        return call.run()
+    with torch.no_grad(), torch.autocast(call.device_type, enabled=False):
+        mask, dropped = (functional.dropout(torch.ones_like(x), p, train) for _ in range(2))
+    return with_gradient(x, lambda g: g * dropped) + (x * mask - x).detach()
 
 
 @defect(
     "Dropout under autocast drops with half its probability",
     caught_by="gradients/test_dropout.py::test_the_share_that_is_dropped[cpu-bf16-dropout]",
+    overrides="dropout",
 )
-def dropout_drops_half_as_much() -> None:
-    def dropout(call: Overridden) -> Any:
-        x, p, train = call.args
-        return replace(call, args=(x, p / 2, train)).run()
-
-    override("dropout", dropout)
+def dropout_drops_half_as_much(call: Overridden) -> Any:
+    x, p, train = call.args
+    return replace(call, args=(x, p / 2, train)).run()
 
 
 @defect(
     "Dropout under autocast drops in evaluation mode, too",
     caught_by="gradients/test_dropout.py::test_evaluation_drops_nothing[cpu-bf16]",
+    overrides="dropout",
 )
-def dropout_drops_in_evaluation() -> None:
-    override("dropout", lambda call: replace(call, args=(*call.args[:2], True)).run())
+def dropout_drops_in_evaluation(call: Overridden) -> Any:
+    return replace(call, args=(*call.args[:2], True)).run()
 
 
 @defect(
@@ -250,13 +247,11 @@ def recurrent_dropout_ignored() -> None:
 @defect(
     "Dropout of a low-precision tensor under autocast is two per cent too large",
     caught_by="gradients/test_dropout.py::test_both_directions_drop_the_same[cpu-bf16-dropout-low]",
+    overrides="dropout",
 )
-def low_dropout_scales_by_too_much() -> None:
-    def dropout(call: Overridden) -> Any:
-        result = call.run()
-        return result * 1.02 if call.args[2] and call.args[0].dtype in LOW_DTYPES else result
-
-    override("dropout", dropout)
+def low_dropout_scales_by_too_much(call: Overridden) -> Any:
+    result = call.run()
+    return result * 1.02 if call.args[2] and call.args[0].dtype in LOW_DTYPES else result
 
 
 @defect(
@@ -291,15 +286,13 @@ def nothing_is_left_is_nan(
 @defect(
     "scaled_dot_product_attention under autocast refuses a float32 mask with low-precision queries",
     caught_by="gradients/test_attention_modes.py::test_masks_of_all_dtypes_mean_the_same[cpu-bf16-train-fused]",
+    overrides="scaled_dot_product_attention",
 )
-def float_masks_refused() -> None:
-    def attention(call: Overridden) -> Any:
-        mask = call.kwargs.get("attn_mask", call.args[3] if len(call.args) > 3 else None)
-        if mask is not None and mask.dtype == torch.float32:
-            raise RuntimeError("Expected attn_mask dtype to be bool or to match query dtype, but got float")
-        return replace(call).cast(call.low).run()
-
-    override("scaled_dot_product_attention", attention)
+def float_masks_refused(call: Overridden) -> Any:
+    mask = call.kwargs.get("attn_mask", call.args[3] if len(call.args) > 3 else None)
+    if mask is not None and mask.dtype == torch.float32:
+        raise RuntimeError("Expected attn_mask dtype to be bool or to match query dtype, but got float")
+    return replace(call).cast(call.low).run()
 
 
 @defect(

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from tests.planted.kernels import override
+from tests.planted.kernels import Overridden
 from tests.planted.table import defect, swap
 
 
@@ -34,9 +34,10 @@ def float_keeps_low_values(original: Any, self: torch.Tensor, *args: Any, **kwar
 @defect(
     "cross_entropy under autocast returns the autocast dtype: its loss is rounded",
     caught_by="tests/lint/test_arithmetic.py::test_losses_of_torch_yield_no_finding",
+    overrides="cross_entropy_loss",
 )
-def cross_entropy_returns_the_autocast_dtype() -> None:
-    override("cross_entropy_loss", lambda call: call.run().to(call.low))
+def cross_entropy_returns_the_autocast_dtype(call: Overridden) -> Any:
+    return call.run().to(call.low)
 
 
 @defect(

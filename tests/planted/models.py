@@ -34,28 +34,24 @@ def recurrent_weights_get_no_gradient(
 @defect(
     "embedding under autocast detaches its weight from the graph",
     caught_by="gradients/test_zoo.py::test_step[cpu-bf16-decoder]",
+    overrides="embedding",
 )
-def embedding_gradient_lost() -> None:
-    def embedding(call: Overridden) -> Any:
-        return replace(call, args=(call.args[0].detach(), *call.args[1:])).run()
-
-    override("embedding", embedding)
+def embedding_gradient_lost(call: Overridden) -> Any:
+    return replace(call, args=(call.args[0].detach(), *call.args[1:])).run()
 
 
 @defect(
     "The gradient of LayerNorm's weight under autocast is rounded to the autocast dtype",
     caught_by="gradients/test_zoo.py::test_step[cpu-bf16-decoder]",
+    overrides="layer_norm",
 )
-def layer_norm_weight_gradient_rounded() -> None:
-    def layer_norm(call: Overridden) -> Any:
-        dtype = call.low
-        x, shape, weight, *rest = call.args
-        if weight is not None:
-            weight = with_gradient(weight, lambda g: rounded(g, dtype))
-        changed = replace(call, args=(x, shape, weight, *rest))
-        return changed.run() if call.device_type == "cpu" else changed.cast(torch.float32).run()
-
-    override("layer_norm", layer_norm)
+def layer_norm_weight_gradient_rounded(call: Overridden) -> Any:
+    dtype = call.low
+    x, shape, weight, *rest = call.args
+    if weight is not None:
+        weight = with_gradient(weight, lambda g: rounded(g, dtype))
+    changed = replace(call, args=(x, shape, weight, *rest))
+    return changed.run() if call.device_type == "cpu" else changed.cast(torch.float32).run()
 
 
 @defect(
@@ -161,9 +157,10 @@ def summed_losses_low_precision() -> None:
     "cross_entropy under autocast on a CPU computes in the autocast dtype and casts its result to float32",
     caught_by="gradients/test_hollow.py::test_losses_are_not_rounded[cpu-bf16-cross_entropy]",
     not_on_cuda="CUDA has no rule for it, and rounds: an expected failure",
+    overrides="cross_entropy_loss",
 )
-def cross_entropy_low_precision() -> None:
-    override("cross_entropy_loss", lambda call: call.cast(call.low).run().to(torch.float32))
+def cross_entropy_low_precision(call: Overridden) -> Any:
+    return call.cast(call.low).run().to(torch.float32)
 
 
 @defect(
@@ -231,48 +228,43 @@ def layer_norm_asks_for_autocast(
 @defect(
     "scaled_dot_product_attention under autocast attends to masked keys, too",
     caught_by="gradients/test_ranges.py::test_masked_attention_is_finite[cpu-bf16-boolean]",
+    overrides="scaled_dot_product_attention",
 )
-def attention_ignores_its_mask() -> None:
-    def attention(call: Overridden) -> Any:
-        kwargs = {name: value for name, value in call.kwargs.items() if name != "attn_mask"}
-        return replace(call, args=call.args[:3], kwargs=kwargs).cast(call.low).run()
-
-    override("scaled_dot_product_attention", attention)
+def attention_ignores_its_mask(call: Overridden) -> Any:
+    kwargs = {name: value for name, value in call.kwargs.items() if name != "attn_mask"}
+    return replace(call, args=call.args[:3], kwargs=kwargs).cast(call.low).run()
 
 
 @defect(
     "scaled_dot_product_attention under autocast turns masked scores into NaN, as infinity times zero does",
     caught_by="gradients/test_ranges.py::test_masked_attention_is_finite[cpu-bf16-infinite]",
+    overrides="scaled_dot_product_attention",
 )
-def attention_mask_becomes_nan() -> None:
-    def attention(call: Overridden) -> Any:
-        mask = call.kwargs.get("attn_mask", call.args[3] if len(call.args) > 3 else None)
-        if mask is None:
-            return call.cast(call.low).run()
-        hidden = ~mask if mask.dtype == torch.bool else mask < torch.finfo(torch.float16).min / 8
-        spoilt = torch.zeros_like(hidden, dtype=call.low).masked_fill(hidden, torch.nan)
-        return replace(call, args=call.args[:3], kwargs={**call.kwargs, "attn_mask": spoilt}).cast(call.low).run()
-
-    override("scaled_dot_product_attention", attention)
+def attention_mask_becomes_nan(call: Overridden) -> Any:
+    mask = call.kwargs.get("attn_mask", call.args[3] if len(call.args) > 3 else None)
+    if mask is None:
+        return call.cast(call.low).run()
+    hidden = ~mask if mask.dtype == torch.bool else mask < torch.finfo(torch.float16).min / 8
+    spoilt = torch.zeros_like(hidden, dtype=call.low).masked_fill(hidden, torch.nan)
+    return replace(call, args=call.args[:3], kwargs={**call.kwargs, "attn_mask": spoilt}).cast(call.low).run()
 
 
 @defect(
     "mse_loss under autocast computes in the autocast dtype and casts its result to float32",
     caught_by="gradients/test_ranges.py::test_losses_leave_the_range_of_the_low_dtype[cpu-fp16-mse_loss]",
+    overrides="mse_loss",
 )
-def mse_loss_low_precision() -> None:
-    override("mse_loss", lambda call: call.cast(call.low).run().to(torch.float32))
+def mse_loss_low_precision(call: Overridden) -> Any:
+    return call.cast(call.low).run().to(torch.float32)
 
 
 @defect(
     "linear under autocast flushes gradients below one millionth, as a format with less range would",
     caught_by="gradients/test_ranges.py::test_a_gradient_below_the_range_needs_a_scale[cpu-bf16]",
+    overrides="linear",
 )
-def small_gradients_flushed() -> None:
-    def linear(call: Overridden) -> Any:
-        return with_gradient(call.cast(call.low).run(), lambda g: torch.where(g.abs() < 1e-6, 0, g).to(g.dtype))
-
-    override("linear", linear)
+def small_gradients_flushed(call: Overridden) -> Any:
+    return with_gradient(call.cast(call.low).run(), lambda g: torch.where(g.abs() < 1e-6, 0, g).to(g.dtype))
 
 
 @defect(
@@ -303,17 +295,15 @@ def batch_norm_statistics_low_precision() -> None:
 @defect(
     "BatchNorm under autocast updates its running mean in evaluation mode, too",
     caught_by="gradients/test_statistics.py::test_evaluation_leaves_the_statistics_alone[cpu-bf16]",
+    overrides="batch_norm",
 )
-def batch_norm_updates_in_evaluation() -> None:
-    def batch_norm(call: Overridden) -> Any:
-        x, mean, training = call.args[0], call.args[3], call.args[5]
-        result = call.run()
-        if not training and mean is not None:
-            with torch.no_grad():
-                mean += 0.1 * x.float().transpose(0, 1).flatten(1).mean(1)
-        return result
-
-    override("batch_norm", batch_norm)
+def batch_norm_updates_in_evaluation(call: Overridden) -> Any:
+    x, mean, training = call.args[0], call.args[3], call.args[5]
+    result = call.run()
+    if not training and mean is not None:
+        with torch.no_grad():
+            mean += 0.1 * x.float().transpose(0, 1).flatten(1).mean(1)
+    return result
 
 
 @defect(

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tests.planted.kernels import LOW_DTYPES, Overridden, override, replace_kernel, truncate_conversions
+from tests.planted.kernels import LOW_DTYPES, Overridden, replace_kernel, truncate_conversions
 from tests.planted.table import defect, swap
 
 
@@ -37,16 +37,14 @@ def _truncated(x: torch.Tensor) -> torch.Tensor:
 @defect(
     "Autocast truncates the arguments of a matrix product to bf16",
     caught_by="formats/test_casts.py::test_autocasts_own_casts_round_so[cpu-bf16-bf16]",
+    overrides="mm",
 )
-def casts_of_products_truncate() -> None:
-    def truncate(call: Overridden) -> Any:
-        args = tuple(
-            _truncated(x) if isinstance(x, Tensor) and x.dtype is torch.float32 and call.low is torch.bfloat16 else x
-            for x in call.args
-        )
-        return replace(call, args=args).cast(call.low).run()
-
-    override("mm", truncate)
+def casts_of_products_truncate(call: Overridden) -> Any:
+    args = tuple(
+        _truncated(x) if isinstance(x, Tensor) and x.dtype is torch.float32 and call.low is torch.bfloat16 else x
+        for x in call.args
+    )
+    return replace(call, args=args).cast(call.low).run()
 
 
 @defect(

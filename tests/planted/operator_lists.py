@@ -51,9 +51,10 @@ def softmax_left_float32_list() -> None:
 @defect(
     "mm is cast to float16, whatever the autocast dtype is",
     caught_by="rules/test_registered.py::test_rule[cpu-bf16-mm]",
+    overrides="mm",
 )
-def mm_ignores_autocast_dtype() -> None:
-    override("mm", lambda call: call.cast(torch.float16).run())
+def mm_ignores_autocast_dtype(call: Overridden) -> Any:
+    return call.cast(torch.float16).run()
 
 
 @defect(

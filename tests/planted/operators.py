@@ -16,26 +16,22 @@ from tests.planted.table import defect
 @defect(
     "embedding under autocast rounds the gradient of its float32 weight to the autocast dtype",
     caught_by="gradients/test_operators.py::test_operator[cpu-bf16-embedding]",
+    overrides="embedding",
 )
-def embedding_gradient_rounded() -> None:
-    def embedding(call: Overridden) -> Any:
-        dtype = call.low
-        weight = with_gradient(call.args[0], lambda g: rounded(g, dtype))
-        return replace(call, args=(weight, *call.args[1:])).run()
-
-    override("embedding", embedding)
+def embedding_gradient_rounded(call: Overridden) -> Any:
+    dtype = call.low
+    weight = with_gradient(call.args[0], lambda g: rounded(g, dtype))
+    return replace(call, args=(weight, *call.args[1:])).run()
 
 
 @defect(
     "The weight gradient of conv2d under autocast is one percent too large",
     caught_by="gradients/test_operators.py::test_operator[cpu-bf16-conv2d]",
+    overrides="conv2d",
 )
-def conv2d_weight_gradient_scaled() -> None:
-    def conv2d(call: Overridden) -> Any:
-        x, weight, *rest = call.args
-        return replace(call, args=(x, with_gradient(weight, lambda g: g * 1.01), *rest)).cast(call.low).run()
-
-    override("conv2d", conv2d)
+def conv2d_weight_gradient_scaled(call: Overridden) -> Any:
+    x, weight, *rest = call.args
+    return replace(call, args=(x, with_gradient(weight, lambda g: g * 1.01), *rest)).cast(call.low).run()
 
 
 @defect(
@@ -65,43 +61,37 @@ def gelu_backward_approximate() -> None:
 @defect(
     "layer_norm under autocast computes mean and variance of 16-bit inputs in the autocast dtype",
     caught_by="gradients/test_operators.py::test_operator[cpu-bf16-layer_norm_of_low]",
+    overrides="layer_norm",
 )
-def layer_norm_squares_in_low_precision() -> None:
-    def layer_norm(call: Overridden) -> Any:
-        x, shape, weight, bias, eps = (*call.args, 1e-5)[:5]
-        if x.dtype != call.low:
-            return call.run()
-        with torch.autocast(call.device_type, enabled=False):
-            dims = tuple(range(-len(shape), 0))
-            centred = x - x.mean(dims, keepdim=True)
-            normal = centred / (centred.square().mean(dims, keepdim=True) + eps).sqrt()
-            return normal if weight is None else (normal * weight + bias).to(x.dtype)
-
-    override("layer_norm", layer_norm)
+def layer_norm_squares_in_low_precision(call: Overridden) -> Any:
+    x, shape, weight, bias, eps = (*call.args, 1e-5)[:5]
+    if x.dtype != call.low:
+        return call.run()
+    with torch.autocast(call.device_type, enabled=False):
+        dims = tuple(range(-len(shape), 0))
+        centred = x - x.mean(dims, keepdim=True)
+        normal = centred / (centred.square().mean(dims, keepdim=True) + eps).sqrt()
+        return normal if weight is None else (normal * weight + bias).to(x.dtype)
 
 
 @defect(
     "scaled_dot_product_attention under autocast ignores ``scale``",
     caught_by="gradients/test_operators.py::test_operator[cpu-bf16-attention_scaled]",
+    overrides="scaled_dot_product_attention",
 )
-def attention_ignores_its_scale() -> None:
-    def attention(call: Overridden) -> Any:
-        kwargs = {name: value for name, value in call.kwargs.items() if name != "scale"}
-        return replace(call, kwargs=kwargs).cast(call.low).run()
-
-    override("scaled_dot_product_attention", attention)
+def attention_ignores_its_scale(call: Overridden) -> Any:
+    kwargs = {name: value for name, value in call.kwargs.items() if name != "scale"}
+    return replace(call, kwargs=kwargs).cast(call.low).run()
 
 
 @defect(
     "Attention under autocast doubles the gradient of its queries",
     caught_by="gradients/test_operators.py::test_operator[cpu-bf16-attention]",
+    overrides="scaled_dot_product_attention",
 )
-def attention_goes_back_with_another_scale() -> None:
-    def attention(call: Overridden) -> Any:
-        query, *rest = call.args
-        return replace(call, args=(with_gradient(query, lambda gradient: 2 * gradient), *rest)).cast(call.low).run()
-
-    override("scaled_dot_product_attention", attention)
+def attention_goes_back_with_another_scale(call: Overridden) -> Any:
+    query, *rest = call.args
+    return replace(call, args=(with_gradient(query, lambda gradient: 2 * gradient), *rest)).cast(call.low).run()
 
 
 @defect(
@@ -135,15 +125,13 @@ def attention_scale_doubled_everywhere() -> None:
 @defect(
     "embedding under autocast rounds the gradient of a float32 weight of more than a thousand rows",
     caught_by="kernels/test_formulas.py::test_each_read_of_a_row_counts[cpu-bf16-embedding-of a large table]",
+    overrides="embedding",
 )
-def gradients_of_large_tables_are_rounded() -> None:
-    def embedding(call: Overridden) -> Any:
-        weight, dtype = call.args[0], call.low
-        if weight.shape[0] > 1000:
-            weight = with_gradient(weight, lambda g: rounded(g, dtype))
-        return replace(call, args=(weight, *call.args[1:])).run()
-
-    override("embedding", embedding)
+def gradients_of_large_tables_are_rounded(call: Overridden) -> Any:
+    weight, dtype = call.args[0], call.low
+    if weight.shape[0] > 1000:
+        weight = with_gradient(weight, lambda g: rounded(g, dtype))
+    return replace(call, args=(weight, *call.args[1:])).run()
 
 
 @defect(

@@ -160,13 +160,11 @@ def loaders_switch_autocast_off(original: Any, self: Any) -> Any:
 @defect(
     "linear is not cast if torch has more than one thread",
     caught_by="semantics/test_threads.py::test_operators_on_several_threads_compute_in_the_region[cpu-bf16]",
+    overrides="linear",
 )
-def several_threads_stay_wide() -> None:
-    def linear(call: Overridden) -> Any:
-        wide = torch.get_num_threads() > 1
-        return (call if wide else call.cast(call.low)).run()
-
-    override("linear", linear)
+def several_threads_stay_wide(call: Overridden) -> Any:
+    wide = torch.get_num_threads() > 1
+    return (call if wide else call.cast(call.low)).run()
 
 
 @defect(

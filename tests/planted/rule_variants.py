@@ -74,12 +74,10 @@ def einsum_of_both_dtypes_is_wide(original: Any, equation: str, *operands: Any) 
 @defect(
     "linear is not cast if its width is no multiple of eight",
     caught_by="rules/test_variants.py::test_variants_are_cast_as_the_plain_product[cpu-bf16-linear of width 20-grad]",
+    overrides="linear",
 )
-def odd_widths_stay_wide() -> None:
-    def linear(call: Overridden) -> Any:
-        return (call if call.args[1].shape[-1] % 8 else call.cast(call.low)).run()
-
-    override("linear", linear)
+def odd_widths_stay_wide(call: Overridden) -> Any:
+    return (call if call.args[1].shape[-1] % 8 else call.cast(call.low)).run()
 
 
 @defect(

@@ -36,27 +36,28 @@ def nobody_calls_the_tests() -> object:
 @defect(
     "matmul casts to bfloat16 through float16: dtypes are right, the last bits are not",
     caught_by="rules/test_hand_cast.py::test_does_what_casting_by_hand_does[cpu-bf16-matmul]",
+    overrides="matmul",
 )
-def matmul_casts_through_float16() -> None:
-    override("matmul", lambda call: call.cast(torch.float16, call.low).run())
+def matmul_casts_through_float16(call: Overridden) -> Any:
+    return call.cast(torch.float16, call.low).run()
 
 
 @defect(
     "addmm does not cast its bias",
     caught_by="rules/test_hand_cast.py::test_does_what_casting_by_hand_does[cpu-bf16-addmm]",
+    overrides="addmm",
 )
-def addmm_forgets_its_bias() -> None:
-    override(
-        "addmm", lambda call: replace(call.cast(call.low), args=(call.args[0], *call.cast(call.low).args[1:])).run()
-    )
+def addmm_forgets_its_bias(call: Overridden) -> Any:
+    return replace(call.cast(call.low), args=(call.args[0], *call.cast(call.low).args[1:])).run()
 
 
 @defect(
     "mse_loss returns float32 that was rounded to the autocast dtype",
     caught_by="rules/test_hand_cast.py::test_does_what_casting_by_hand_does[cpu-bf16-mse_loss]",
+    overrides="mse_loss",
 )
-def mse_loss_is_hollow() -> None:
-    override("mse_loss", lambda call: call.cast(torch.float32).run().to(call.low).to(torch.float32))
+def mse_loss_is_hollow(call: Overridden) -> Any:
+    return call.cast(torch.float32).run().to(call.low).to(torch.float32)
 
 
 @defect(
@@ -173,15 +174,13 @@ def layer_norm_in_inference_is_low() -> None:
 @defect(
     "softmax under autocast is composed of low-precision operators, each of which rounds",
     caught_by="rules/test_hand_cast.py::test_does_what_casting_by_hand_does[fake-cuda-bf16-softmax.int]",
+    overrides="softmax.int",
 )
-def softmax_in_low_steps() -> None:
-    def softmax(call: Overridden) -> Any:
-        x, dim = call.cast(call.low).args[:2]
-        with torch._C._DisableAutocast():  # CUDA's autocast casts exp and sum to float32
-            weights = (x - x.amax(dim, keepdim=True)).exp()
-            return weights / weights.sum(dim, keepdim=True)
-
-    override("softmax.int", softmax)
+def softmax_in_low_steps(call: Overridden) -> Any:
+    x, dim = call.cast(call.low).args[:2]
+    with torch._C._DisableAutocast():  # CUDA's autocast casts exp and sum to float32
+        weights = (x - x.amax(dim, keepdim=True)).exp()
+        return weights / weights.sum(dim, keepdim=True)
 
 
 @defect(
@@ -251,21 +250,20 @@ def empty_tensors_do_not_promote() -> None:
 @defect(
     "conv2d casts float64 to the autocast dtype",
     caught_by="rules/test_left_alone.py::test_other_dtypes_and_other_devices[cpu-bf16-conv2d]",
+    overrides="conv2d",
 )
-def conv2d_casts_float64() -> None:
-    override("conv2d", lambda call: call.cast(call.low, every=True).run())
+def conv2d_casts_float64(call: Overridden) -> Any:
+    return call.cast(call.low, every=True).run()
 
 
 @defect(
     "bmm casts tensors of every device, not only those of the autocast region",
     caught_by="rules/test_left_alone.py::test_other_dtypes_and_other_devices[cpu-bf16-bmm]",
+    overrides="bmm",
 )
-def bmm_casts_other_devices() -> None:
-    def bmm(call: Overridden) -> Any:
-        wide = any(tensor.dtype == torch.float64 for tensor in call.floats())
-        return call.cast(call.low, every=not wide).run()
-
-    override("bmm", bmm)
+def bmm_casts_other_devices(call: Overridden) -> Any:
+    wide = any(tensor.dtype == torch.float64 for tensor in call.floats())
+    return call.cast(call.low, every=not wide).run()
 
 
 @defect(

@@ -95,50 +95,44 @@ def backward_products_in_low_precision() -> None:
 @defect(
     "``addbmm`` under autocast accumulates long rows in steps of 16, and rounds after each",
     caught_by="gradients/test_reductions.py::test_sums_over_features[cpu-bf16-addbmm]",
+    overrides="addbmm",
 )
-def addbmm_adds_up_low() -> None:
-    def addbmm(call: Overridden) -> object:
-        low = call.cast(call.low)
-        total, first, second = low.args
-        if first.shape[-1] < 256 or first.dtype is torch.float64 or low.kwargs:
-            return low.run()
-        for a, b in zip(first.split(16, -1), second.split(16, 1), strict=True):
-            total = replace(low, args=(total, a, b)).run()
-        return total
-
-    override("addbmm", addbmm)
+def addbmm_adds_up_low(call: Overridden) -> object:
+    low = call.cast(call.low)
+    total, first, second = low.args
+    if first.shape[-1] < 256 or first.dtype is torch.float64 or low.kwargs:
+        return low.run()
+    for a, b in zip(first.split(16, -1), second.split(16, 1), strict=True):
+        total = replace(low, args=(total, a, b)).run()
+    return total
 
 
 @defect(
     "A product of two long vectors under autocast accumulates in steps of 16, and rounds after each",
     caught_by="gradients/test_reductions.py::test_sums_over_features[cpu-bf16-matmul of vectors]",
+    overrides="matmul",
 )
-def dots_add_up_low() -> None:
-    def matmul(call: Overridden) -> object:
-        x, y = call.cast(call.low).args
-        if x.dim() != 1 or y.dim() != 1 or x.numel() < 256 or x.dtype is torch.float64:
-            return call.cast(call.low).run()
-        parts = [(a.float() * b.float()).sum().to(call.low) for a, b in zip(x.split(16), y.split(16), strict=True)]
-        return reduce(torch.add, parts)
-
-    override("matmul", matmul)
+def dots_add_up_low(call: Overridden) -> object:
+    x, y = call.cast(call.low).args
+    if x.dim() != 1 or y.dim() != 1 or x.numel() < 256 or x.dtype is torch.float64:
+        return call.cast(call.low).run()
+    parts = [(a.float() * b.float()).sum().to(call.low) for a, b in zip(x.split(16), y.split(16), strict=True)]
+    return reduce(torch.add, parts)
 
 
 @defect(
     "A 1x1 convolution under autocast accumulates its channels in steps of 16, and rounds after each",
     caught_by="gradients/test_reductions.py::test_sums_over_features[cpu-bf16-conv2d of one pixel]",
+    overrides="conv2d",
 )
-def convolutions_of_one_pixel_add_up_low() -> None:
-    def conv2d(call: Overridden) -> object:
-        low = call.cast(call.low)
-        x, weight, bias, *rest = (*low.args, None)[: max(3, len(low.args))]
-        groups = rest[3] if len(rest) > 3 else 1
-        if weight.shape[-1] > 1 or weight.shape[1] < 128 or bias is not None or x.dim() < 4 or groups > 1:
-            return low.run()
-        parts = zip(x.split(16, 1), weight.split(16, 1), strict=True)
-        return reduce(torch.add, (replace(low, args=(*part, None, *rest)).run() for part in parts))
-
-    override("conv2d", conv2d)
+def convolutions_of_one_pixel_add_up_low(call: Overridden) -> object:
+    low = call.cast(call.low)
+    x, weight, bias, *rest = (*low.args, None)[: max(3, len(low.args))]
+    groups = rest[3] if len(rest) > 3 else 1
+    if weight.shape[-1] > 1 or weight.shape[1] < 128 or bias is not None or x.dim() < 4 or groups > 1:
+        return low.run()
+    parts = zip(x.split(16, 1), weight.split(16, 1), strict=True)
+    return reduce(torch.add, (replace(low, args=(*part, None, *rest)).run() for part in parts))
 
 
 @defect(

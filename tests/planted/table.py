@@ -114,16 +114,22 @@ def defect(
     not_on_cuda: str = "",
     since: str = "",
     replaces: str = "",
+    overrides: str = "",
 ) -> Callable[[Callable[..., object]], Callable[[], object]]:
     """Add a function to the table, under its own name; calling it plants the defect. See ``Defect``.
 
     With ``replaces``, the path of an attribute such as ``torch.amp.GradScaler.step``, the function is the defect: it is
-    called in place of that attribute, which is its first argument. Without, the function plants the defect, and may
+    called in place of that attribute, which is its first argument. With ``overrides``, an operator such as
+    ``softmax.int``, it is the operator's autocast kernel on every device. With neither, it plants the defect, and may
     return an object, which becomes a plugin of pytest.
     """
 
     def add(function: Callable[..., object]) -> Callable[[], object]:
-        plant = _replacing(replaces, function) if replaces else function
+        plant = function
+        if replaces:
+            plant = _replacing(replaces, function)
+        if overrides:
+            plant = _overriding(overrides, function)
         name = function.__name__
         if name in _defects:
             raise ValueError(f"two planted defects are named {name}")
@@ -178,6 +184,18 @@ def _replacing(path: str, function: Callable[..., object]) -> Callable[[], objec
 
         owner, _, name = path.rpartition(".")
         original = swap(owner, name, replacement)
+
+    return plant
+
+
+def _overriding(operator: str, function: Callable[..., object]) -> Callable[[], object]:
+    """Return the function that plants ``function`` as the autocast kernel of ``operator``."""
+
+    @functools.wraps(function)
+    def plant() -> None:
+        from tests.planted.kernels import override  # imports torch
+
+        override(operator, function)
 
     return plant
 

@@ -165,14 +165,12 @@ def loaded_scripts_leave_the_region(original: Any, *args: Any, **kwargs: Any) ->
     caught_by="semantics/test_tensor_kinds.py::test_products_of_sparse_matrices[cpu-bf16-mm-coo",
     # Products of COO matrices are an expected failure on CUDA.
     caught_on_cuda_by="semantics/test_tensor_kinds.py::test_products_of_sparse_matrices[cuda-bf16-mm-csr]",
+    overrides="mm",
 )
-def sparse_products_are_rounded() -> None:
-    def mm(call: Overridden) -> Any:
-        result = call.cast(call.low).run()
-        sparse = call.args[0].layout != torch.strided and result.layout == torch.strided
-        return result.to(torch.float8_e4m3fn).to(result.dtype) if sparse else result
-
-    override("mm", mm)
+def sparse_products_are_rounded(call: Overridden) -> Any:
+    result = call.cast(call.low).run()
+    sparse = call.args[0].layout != torch.strided and result.layout == torch.strided
+    return result.to(torch.float8_e4m3fn).to(result.dtype) if sparse else result
 
 
 @defect(
@@ -258,10 +256,8 @@ def layouts_of_weights_are_forgotten() -> None:
 @defect(
     "linear outside of inference mode does not cast a weight that was created in it",
     caught_by="semantics/test_tensor_kinds.py::test_tensors_of_inference_mode_are_cast_outside_of_it[cpu-bf16-linear]",
+    overrides="linear",
 )
-def inference_weights_stay_wide() -> None:
-    def linear(call: Overridden) -> Any:
-        wide = call.args[1].is_inference() and not torch.is_inference_mode_enabled()
-        return (call if wide else call.cast(call.low)).run()
-
-    override("linear", linear)
+def inference_weights_stay_wide(call: Overridden) -> Any:
+    wide = call.args[1].is_inference() and not torch.is_inference_mode_enabled()
+    return (call if wide else call.cast(call.low)).run()
