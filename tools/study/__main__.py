@@ -13,10 +13,12 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import torch
+
 from pytest_amp.cli.common import bar
 from pytest_amp.devices import find_device
 from pytest_amp.devices.probe import probe_in_child
-from tools.study import grid, plots, provenance, report, results, transformer
+from tools.study import grid, plots, report, results, transformer
 
 #: Exit statuses: every cell is measured, or some are missing.
 WHOLE, PARTLY = 0, 1
@@ -98,7 +100,7 @@ def _measure(options: argparse.Namespace, path: Path) -> int:
     device = find_device(options.device)
     names = ("sizes", "contexts", "batches", "precisions", "attentions", "modes", "warm_ups")
     chosen = grid.Choice(**{name: getattr(options, name) for name in names})
-    retained = results.Results(path, provenance.of(device))
+    retained = results.Results(path, {"torch": str(torch.__version__), **device.provenance()})
     missing = retained.missing(chosen.cells())
     began = time.perf_counter()
     for number, cell in enumerate(missing):
