@@ -7,14 +7,15 @@ from collections.abc import Collection, Iterator, Sequence
 import torch
 
 from pytest_amp.lint.finding import Severity
+from pytest_amp.lint.index_rules import rounded_integers
+from pytest_amp.lint.loss_terms import REDUCTIONS, is_narrowed, is_reduced, is_statistic, loss_terms
 from pytest_amp.lint.probability_rules import LOG_OF_LOGITS, LOGARITHMS, rounded_probabilities
-from pytest_amp.lint.program import PRODUCTS, TRANSPARENT, Call, Operand, Program, ancestors, near, origin
+from pytest_amp.lint.program import PRODUCTS, TRANSPARENT, Call, Operand, Program, near, origin
 from pytest_amp.lint.running_sums import LONG, running_sums
 from pytest_amp.lint.suspect import Suspect
 from pytest_amp.lint.values import PERIODIC
 from pytest_amp.numerics.oracle.operation import LOW
 
-_REDUCTIONS = ("mean", "sum", "nansum")
 _EXPONENTIALS = ("exp", "exp2", "expm1")
 _VARIANCES = ("var", "std", "var_mean", "std_mean", "linalg_vector_norm")
 _CUMULATIVE = ("cumsum", "cumprod", "logcumsumexp")
@@ -28,6 +29,11 @@ _BETWEEN = frozenset({
 _ANGLE = 0.03
 _WIDEN_NORM = "Widen first (x = x.float()), take the statistics in float32, and cast the result back (.to(dtype))"
 _WIDEN_LOSS = "Compute the loss in float32: widen the model's output first (output.float())"
+#: Message and advice for a low-precision loss, or a term of it, that the model itself computes.
+_TERM = (
+    "a term of the loss is computed in {dtype} ({operators})",
+    "Compute it in float32: widen what it is computed from first (x.float())",
+)
 
 
 def arithmetic_suspects(
@@ -37,23 +43,24 @@ def arithmetic_suspects(
 
     ``roots`` are the calls that produced the differentiated losses, and ``low_loss`` is a low-precision one of them.
     """
-    terms = _terms(roots)
+    terms = loss_terms(roots)
     if low_loss is not None:
         yield _suspect("low-loss", low_loss, (low_loss.operator,))
     for call in calls:
         if call.operator in PERIODIC:
             yield from _angles(call)
         yield from rounded_probabilities(call)
+        yield from rounded_integers(call)
         if call.is_direct:
             yield from _differences(call, program)
             yield from _low_squares(call, program)
         if not call.is_low:
             continue
         yield from _positions(call)
-        if call in terms and call.numel == 1 and _narrows(call):
+        if call in terms and call.numel == 1 and is_narrowed(call):
             yield _suspect("low-loss", call, ("cast",))
-        if call.is_direct or "loss" in call.operator:
-            yield from _terms_of_loss(call, terms)
+        if call in terms and is_reduced(call) and (call.is_direct or "loss" in call.operator):
+            yield _suspect("low-loss", call, (call.operator,))
         yield from _softmax(call, program)
         if not call.is_direct:
             continue
@@ -72,7 +79,7 @@ def _suspect(  # noqa: PLR0913  # keywords of a suspect
     is_primary: bool = False,
     is_supporting: bool = False,
 ) -> Suspect:
-    what, advice = _KINDS[kind]
+    what, advice = _TERM if kind == "low-loss" and call.module is not None else _KINDS[kind]
     overflows = call.values.infinite
     if overflows:
         detail = f"{call.operator} overflows to infinity"
@@ -124,9 +131,9 @@ def _statistics(call: Call, program: Program) -> Iterator[Suspect]:
     name = call.operator
     if name in _VARIANCES and call.operands:
         yield _suspect("low-norm", call, (_NAMES.get(name, name),))
-    elif name in _REDUCTIONS and call.operands and call.numel < call.operands[0].numel:
+    elif name in REDUCTIONS and call.operands and call.numel < call.operands[0].numel:
         square = _square(call.operands[0])
-        if square is not None and square.is_low:
+        if square is not None and square.is_low and is_statistic(call, program):
             yield _suspect("low-norm", square, ("square",))
             yield _suspect("low-norm", call, (f"{name} of squares",))
     elif name in ("bmm", "mm", "dot", "mv") and _is_square_sum(call, program):
@@ -157,7 +164,7 @@ def _differences(call: Call, program: Program) -> Iterator[Suspect]:
 
 def _low_squares(call: Call, program: Program) -> Iterator[Suspect]:
     """Yield low-precision squares whose sum is float32, by autocast's rules on CUDA or by a cast, and has a root."""
-    if call.operator in _REDUCTIONS and not call.is_low and call.operands and call.numel < call.operands[0].numel:
+    if call.operator in REDUCTIONS and not call.is_low and call.operands and call.numel < call.operands[0].numel:
         square = _square(call.operands[0])
         if square is not None and square.is_low and square.is_direct and _has_root(call, program):
             yield _suspect("low-norm", square, ("square",))
@@ -179,7 +186,7 @@ def _is_variance(difference: Call, program: Program) -> bool:
 
 def _sums_squares(call: Call, square: Call) -> bool:
     """Return whether ``call`` sums, or averages, the squares that ``square`` computes."""
-    return call.operator in _REDUCTIONS and not call.backward and _square(call.operands[0]) is square
+    return call.operator in REDUCTIONS and not call.backward and _square(call.operands[0]) is square
 
 
 _DIFFERENCE = "variance as a difference of squares"
@@ -224,7 +231,7 @@ def _is_mean_of_square(operand: Operand) -> bool:
     call = operand.producer
     if call is not None and call.operator == "div" and len(call.operands) == 1:  # a sum that is divided by a number
         call = origin(call.operands[0]).producer
-    return call is not None and call.operator in _REDUCTIONS and _square(call.operands[0]) is not None
+    return call is not None and call.operator in REDUCTIONS and _square(call.operands[0]) is not None
 
 
 def _mean_in_square(call: Call) -> Call | None:
@@ -271,7 +278,7 @@ def _exponentials(call: Call) -> Iterator[Suspect]:
 def _softmax(call: Call, program: Program) -> Iterator[Suspect]:
     """Yield exponentials and their sum (or 1-norm, as in F.normalize(p=1)) if they are divided by the sum."""
     is_norm = call.operator == "linalg_vector_norm" and call.numbers[:1] == (1.0,)
-    is_sum = call.operator in _REDUCTIONS and call.is_direct
+    is_sum = call.operator in REDUCTIONS and call.is_direct
     if not (is_norm or is_sum) or call.numel >= call.operands[0].numel:
         return
     for before in near(call.operands[0], _BETWEEN, 3):
@@ -315,28 +322,6 @@ def _is_exponent(call: Call) -> bool:
     if call.function == "__rpow__":
         return call.operands[0].is_low and call.operands[0].numel > 1
     return len(call.operands) == 2 and call.operands[1].is_low and call.operands[1].numel > 1
-
-
-def _terms(roots: Collection[Call]) -> set[Call]:
-    """Return the calls that compute a loss, back to the model's last products."""
-    terms = set(roots)
-    for root in roots:
-        for operand in root.operands:
-            terms |= ancestors(operand, stop=PRODUCTS)
-    return terms
-
-
-def _narrows(call: Call) -> bool:
-    """Return whether a call casts a computed float32 value, not a parameter."""
-    return call.is_cast and call.operands[0].dtype is torch.float32 and call.operands[0].producer is not None
-
-
-def _terms_of_loss(call: Call, terms: Collection[Call]) -> Iterator[Suspect]:
-    """Yield a reduction to one value that contributes to the loss."""
-    if (call.operator not in _REDUCTIONS and "loss" not in call.operator) or call.numel != 1 or call not in terms:
-        return
-    if call.operands and call.operands[0].numel > 1 and call.operands[0].requires_grad:
-        yield _suspect("low-loss", call, (call.operator,))
 
 
 def _angles(call: Call) -> Iterator[Suspect]:

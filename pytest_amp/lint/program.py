@@ -154,7 +154,8 @@ class Call:
         """Return whether a program called the operator itself, not a torch function composed of several."""
         if self.backward or self.again or self.place.is_torch:
             return False
-        return not self.function or self.function in _NAMES.get(self.operator, (self.operator,))
+        name = self.function if self.function.endswith("__") else self.function.removesuffix("_")  # exp_ is exp
+        return not name or name in _NAMES.get(self.operator, (self.operator,))
 
 
 #: torch functions and methods by the operator that they call, where the names differ.

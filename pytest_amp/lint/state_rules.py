@@ -16,8 +16,11 @@ from pytest_amp.text.amounts import counted
 
 #: Operators that update a tensor.
 _UPDATES = frozenset({"add", "sub", "lerp", "mul", "addcmul", "addcdiv", "copy", "div"})
-
-
+#: Operators between a reduction and a metric: its root, its logarithm, its difference from 1.
+_OF_ONE_VALUE = frozenset({
+    *("sub", "rsub", "neg", "abs", "sqrt", "pow", "exp", "log", "log2", "log10", "log1p", "clamp", "clamp_min"),
+    *("reciprocal", "rsqrt"),
+})  # fmt: skip
 _NO_ARITHMETIC = ("_local_scalar_dense", "zeros_like", "ones_like", "empty_like", "full_like", "new_zeros")
 
 
@@ -212,16 +215,20 @@ def _is_reduced(call: Call | None) -> bool:
 
 
 def _summed(call: Call | None) -> Call | None:
-    """Return the call that computes a metric, before divisions by counts."""
+    """Return the call that computes a metric, before divisions by counts and arithmetic with single values."""
     result = call
-    while (
-        result is not None and result.is_low and (result.operator in TRANSPARENT or result.operator in ("div", "mul"))
-    ):
+    while result is not None and result.is_low and _is_between(result):
         before = next((x.producer for x in result.operands if x.is_low and x.producer is not None), None)
         if before is None or not before.is_low:
             break
         result = before
     return result
+
+
+def _is_between(call: Call) -> bool:
+    if call.operator in TRANSPARENT or call.operator in ("div", "mul"):
+        return True
+    return call.operator in _OF_ONE_VALUE and call.numel == 1 and all(operand.numel == 1 for operand in call.operands)
 
 
 def mixed_gradients(program: Program) -> Iterator[Suspect]:

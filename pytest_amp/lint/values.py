@@ -39,6 +39,8 @@ def values_of_call(
         return Values()
     if operator in PERIODIC:
         return Values(largest=_largest(call, last=operator == "polar"))
+    if operator == "_to_copy" and not (result.dtype.is_floating_point or result.dtype is torch.bool):
+        return Values(largest=_largest(call, last=False) if _is_low(call) else 0.0)  # indices, counts
     if result.dtype not in LOW:
         return Values()
     constants = constants_of(call, results)
@@ -110,6 +112,10 @@ def _rounds_to_one(number: float, dtype: torch.dtype) -> bool:
 
 def _tensors(call: Dispatched) -> list[torch.Tensor]:
     return [leaf for leaf in (*call.args, *call.kwargs.values()) if isinstance(leaf, torch.Tensor)]
+
+
+def _is_low(call: Dispatched) -> bool:
+    return any(tensor.dtype in LOW for tensor in _tensors(call))
 
 
 def _largest(call: Dispatched, *, last: bool) -> float:

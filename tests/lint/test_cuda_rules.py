@@ -14,10 +14,11 @@ from tests.lint.linted import around, case, kinds, line_of, of_case
 from tests.lint.test_arithmetic import HEALTHY, PAIRS, difference_of_squares, layer_norm
 
 BOTH = pytest.mark.parametrize("dtype", ["bf16", "fp16"])
-#: Forms in which autocast computes all in float32 on CUDA: exponentials, their sums, powers and norms.
+#: Forms in which autocast computes all in float32 on CUDA: exponentials, sums, powers and norms. An exponential in
+#: place is rounded, once, as a softmax that is cast back is.
 RIGHT_ON_CUDA = (
     *("norm", "variance by sums", "softmax", "softmax of base two", "softmax in parts", "softmax by a norm"),
-    *("weighted mean", "logsumexp", "power", "cumulative sum"),
+    *("weighted mean", "logsumexp", "power", "cumulative sum", "lengths", "softmax in place"),
 )
 
 

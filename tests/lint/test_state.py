@@ -259,6 +259,28 @@ def test_low_metric_that_python_reads_is_found(dtype: str) -> None:
 
 
 @BOTH
+@pytest.mark.parametrize(
+    "metric",
+    [
+        lambda error, target: 1 - (error**2).sum() / ((target - target.mean()) ** 2).sum(),
+        lambda error, _: (error**2).mean().sqrt(),
+        lambda error, _: -10 * error.square().mean().log10(),
+    ],
+    ids=["share of variance", "root", "decibels"],
+)
+def test_metric_of_a_low_reduction_is_found(metric: Callable[[Tensor, Tensor], Tensor], dtype: str) -> None:
+    def evaluate(evaluation: Any) -> dict[str, float]:
+        with torch.no_grad(), evaluation.autocast():
+            scores = evaluation.model(evaluation.batch["x"])
+            target = evaluation.batch["x"][:, :OUTPUTS].to(scores.dtype)
+            return {"score": metric(scores - target, target).item()}
+
+    actual = kinds(of_evaluation(evaluate, dtype))
+    assert "low-metric" in actual
+    assert "low-norm" not in actual
+
+
+@BOTH
 def test_evaluation_that_casts_the_model_is_an_error(dtype: str) -> None:
     def evaluate(evaluation: Any) -> dict[str, Tensor]:
         model = evaluation.model.bfloat16()
