@@ -81,13 +81,17 @@ def idle_steps(optimizer: torch.optim.Optimizer) -> list[Place]:
 
 @dataclass
 class Evaluation:
-    """Argument of a user's evaluation: the model, the batch, and the case's loss for both."""
+    """Argument of a user's evaluation: the model, the batch, and the case's loss for both.
+
+    If ``low`` is False, its regions are disabled.
+    """
 
     model: torch.nn.Module
     batch: Any
     case: Case
     device: Device
     precision: Precision
+    low: bool = True
 
     def loss(self) -> torch.Tensor:
         """Return the loss of the batch."""
@@ -95,4 +99,4 @@ class Evaluation:
 
     def autocast(self) -> Any:
         """Return a region of autocast on the device, in the dtype under test."""
-        return self.device.autocast(self.precision.dtype)
+        return self.device.autocast(self.precision.dtype, enabled=self.low)

@@ -59,7 +59,7 @@ def findings_of_evaluation(
         *regions_rules.region_suspects(_without_case(program)),
         *state_rules.changed_parameters(record.parameters, definition_of(evaluate)),
         *state_rules.metrics(program, record.metrics),
-        *arithmetic_rules.arithmetic_suspects(program, calls, ()),
+        *_arithmetic_and_constants(program, calls),
         *cast_rules.input_casts(program, calls),
     ]
     return findings_of(suspects)
@@ -111,10 +111,22 @@ def _of_training(record: TrainingRecord) -> Iterator[Suspect]:
     losses = list(state_rules.loss_outside(calls))
     yield from losses
     low_loss = outside[0] if outside else None
-    yield from _without_losses(arithmetic_rules.arithmetic_suspects(program, calls, roots, low_loss), losses)
+    yield from _without_losses(_arithmetic_and_constants(program, calls, roots, low_loss), losses)
     yield from cast_rules.input_casts(program, calls)
     yield from state_rules.mixed_gradients(program)
     yield from state_rules.idle_steps(record.idle)
+
+
+def _arithmetic_and_constants(
+    program: Program, calls: Sequence[Call], roots: Sequence[Call] = (), low_loss: Call | None = None
+) -> Iterator[Suspect]:
+    """Yield low-precision arithmetic, constants and overflows of a step's or an evaluation's own code."""
+    arithmetic = list(arithmetic_rules.arithmetic_suspects(program, calls, roots, low_loss))
+    yield from arithmetic
+    constants = list(cast_rules.constants(calls, is_finite=True))
+    yield from constants
+    by_user = [call for call in calls if not call.place.is_torch]  # a scaler multiplies beyond the range, and notices
+    yield from cast_rules.overflows(by_user, [suspect.place for suspect in (*arithmetic, *constants)], is_finite=True)
 
 
 def _without_losses(suspects: Iterable[Suspect], losses: Sequence[Suspect]) -> Iterator[Suspect]:

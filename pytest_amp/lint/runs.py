@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
+from torch.optim import AdamW
 
 from pytest_amp.account import receive
 from pytest_amp.cases import (
@@ -181,40 +182,23 @@ class TrainingRecord:
 def record_training(
     case: Case, conditions: Conditions, train: TrainingStep, *, optimizer: MakeOptimizer | None, steps: int
 ) -> TrainingRecord:
-    """Run ``train`` for a few iterations in mixed precision under a recorder; exceptions are passed on."""
-    device, precision = conditions.device, conditions.precision
-    realised = case.realise(seed=conditions.seed)
-    copied = realised.on(device.torch_device)
+    """Run ``train`` for a few iterations in mixed precision under a recorder; exceptions are passed on.
+
+    The infinities of the same iterations in float32, up to an exception, are recorded first.
+    """
+    loop = _Loop(case, conditions, train, optimizer, steps)
+    plain = _recorder(conditions)
+    plain.float32 = None
+    with refusals_end():
+        loop.run(plain, low=False)
     recorder = _recorder(conditions)
-    recorder.name(copied.model, copied.batch)
-    parameters = [p for p in copied.model.parameters() if p.requires_grad]
-    instance = made_of(parameters, optimizer or torch.optim.AdamW)
-    scaler = RecordedScaler(recorder, device.type, enabled=precision.name == "fp16")
-    recorded_case = replace(case, loss=recorder.inside_loss(case.loss))
-    retained: dict[str, Any] = {}
-    device_or_recorder: Any = GivenDevice(device, recorder)
-    idle = idle_steps(instance)
-    with _quiet(conditions), recorder.on():
-        for index in range(steps):
-            recorder.stage = index
-            scaler.begin()
-            iteration = TrainingIteration(
-                copied.model,
-                copied.batch,
-                instance,
-                scaler,
-                index,
-                recorded_case,
-                device_or_recorder,
-                precision,
-                kept=retained,
-            )
-            with seeded(conditions.seed + index):
-                train(iteration)
-    names = {id(p): name for name, p in copied.model.named_parameters()}
+    recorder.float32 = Infinities(plain.program.forward)
+    model, instance, retained, idle = loop.run(recorder, low=True)
+    names = {id(p): name for name, p in model.named_parameters()}
     held_parameters = [p for group in instance.param_groups for p in group["params"] if isinstance(p, torch.Tensor)]
     low = {names.get(id(p), "a parameter"): p for p in held_parameters if p.dtype in LOW and p.requires_grad}
-    lines = {tensor.name: tensor for tensor in low_tensors(case, conditions, realised.model)[0]} if low else {}
+    built = low_tensors(case, conditions, case.realise(seed=conditions.seed).model)[0] if low else []
+    lines = {tensor.name: tensor for tensor in built}
     return TrainingRecord(
         recorder.program,
         train,
@@ -223,6 +207,45 @@ def record_training(
         _kept(retained, recorder),
         idle,
     )
+
+
+@dataclass(frozen=True)
+class _Loop:
+    """Iterations of a user's training step."""
+
+    case: Case
+    conditions: Conditions
+    train: TrainingStep
+    optimizer: MakeOptimizer | None
+    steps: int
+
+    def run(
+        self, recorder: Recorder, *, low: bool
+    ) -> tuple[torch.nn.Module, torch.optim.Optimizer, dict[str, Any], list[Place]]:
+        """Run the iterations under ``recorder``; without ``low`` the regions and the scaler are disabled.
+
+        Returns the model, the optimizer, the retained values, and the places of steps without gradients.
+        """
+        device, precision, seed = self.conditions.device, self.conditions.precision, self.conditions.seed
+        copied = self.case.realise(seed=seed).on(device.torch_device)
+        recorder.name(copied.model, copied.batch)
+        instance = made_of([p for p in copied.model.parameters() if p.requires_grad], self.optimizer or AdamW)
+        scaler = RecordedScaler(recorder, device.type, enabled=low and precision.name == "fp16")
+        recorded_case = replace(self.case, loss=recorder.inside_loss(self.case.loss))
+        retained: dict[str, Any] = {}
+        device_or_recorder: Any = GivenDevice(device, recorder)
+        idle = idle_steps(instance)
+        with _quiet(self.conditions), recorder.on():
+            for index in range(self.steps):
+                recorder.stage = index
+                scaler.begin()
+                iteration = TrainingIteration(
+                    copied.model, copied.batch, instance, scaler, index, recorded_case, device_or_recorder, precision,
+                    low=low, kept=retained,
+                )  # fmt: skip
+                with seeded(seed + index):
+                    self.train(iteration)
+        return copied.model, instance, retained, idle
 
 
 def _cast_place(parameter: torch.Tensor, recorder: Recorder, train: TrainingStep) -> Place:
@@ -277,26 +300,39 @@ class EvaluationRecord:
 
 
 def record_evaluation(case: Case, conditions: Conditions, evaluate: Callable[[Any], Any]) -> EvaluationRecord:
-    """Run ``evaluate`` once under a recorder; exceptions are passed on."""
-    device: Any = conditions.device
-    copied = case.realise(seed=conditions.seed).on(device.torch_device)
+    """Run ``evaluate`` once under a recorder; exceptions are passed on.
+
+    The infinities of a run in float32, up to an exception, are recorded first.
+    """
+    plain = _recorder(conditions)
+    plain.float32 = None
+    with refusals_end():
+        _evaluated(case, conditions, evaluate, plain, low=False)
     recorder = _recorder(conditions)
-    recorder.name(copied.model, copied.batch)
-    recorded_case = replace(case, loss=recorder.inside_loss(case.loss))
-    device_or_recorder: Any = GivenDevice(device, recorder)
-    before = {name: parameter.dtype for name, parameter in copied.model.named_parameters()}
-    with _quiet(conditions), recorder.on():
-        metrics = evaluate(
-            Evaluation(copied.model, copied.batch, recorded_case, device_or_recorder, conditions.precision)
-        )
+    recorder.float32 = Infinities(plain.program.forward)
+    model, before, metrics = _evaluated(case, conditions, evaluate, recorder, low=True)
     tensors = named_tensors(metrics, objects=True) if metrics is not None else iter(())
     low = [(name, recorder.producer_of(x), x.dtype) for name, x in tensors if x.dtype in LOW and x.numel() == 1]
     cast = [
         _low_tensor(name, parameter, recorder)
-        for name, parameter in copied.model.named_parameters()
+        for name, parameter in model.named_parameters()
         if parameter.dtype in LOW and before[name] not in LOW
     ]
     return EvaluationRecord(recorder.program, low, cast)
+
+
+def _evaluated(
+    case: Case, conditions: Conditions, evaluate: Callable[[Any], Any], recorder: Recorder, *, low: bool
+) -> tuple[torch.nn.Module, dict[str, torch.dtype], Any]:
+    """Return the model, the dtypes of its parameters before the evaluation, and what ``evaluate`` returns."""
+    copied = case.realise(seed=conditions.seed).on(conditions.device.torch_device)
+    recorder.name(copied.model, copied.batch)
+    recorded_case = replace(case, loss=recorder.inside_loss(case.loss))
+    device: Any = GivenDevice(conditions.device, recorder)
+    before = {name: parameter.dtype for name, parameter in copied.model.named_parameters()}
+    with _quiet(conditions), recorder.on():
+        metrics = evaluate(Evaluation(copied.model, copied.batch, recorded_case, device, conditions.precision, low=low))
+    return copied.model, before, metrics
 
 
 def run_evaluation(

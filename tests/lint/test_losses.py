@@ -75,10 +75,13 @@ class Penalised(nn.Module):
 @pytest.mark.parametrize("joined", [False, True])
 def test_term_of_the_loss_in_a_module_is_called_a_term(*, joined: bool) -> None:
     def loss(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        scores: Tensor
+        penalty: Tensor
         scores, penalty = model(batch["x"])
         entropy = functional.cross_entropy(scores.float(), batch["target"])
         if joined:
-            return (torch.stack([entropy, penalty.float()]) * torch.tensor([1.0, 0.1])).sum()
+            total: Tensor = (torch.stack([entropy, penalty.float()]) * torch.tensor([1.0, 0.1])).sum()
+            return total
         return entropy + penalty / 10
 
     (finding,) = of_case(case(Penalised, loss))
