@@ -131,6 +131,11 @@ class Iteration:
         self.loss_dtype = loss.dtype
 
     @property
+    def is_left_out(self) -> bool:
+        """Whether the step has returned before a backward pass, as one does whose loss is not finite."""
+        return not (self.backwards or self.scaler.called or self.stepped or self.bypassing_lines)
+
+    @property
     def unscaled_lines(self) -> list[str]:
         """The lines of backward passes that began with something that was not scaled."""
         return list(dict.fromkeys(call.line for call in self.backwards if not call.is_scaled and call.line))

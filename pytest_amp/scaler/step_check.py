@@ -177,7 +177,8 @@ def _plant_in_the_rest(training: Training, scale: float, steps: Steps) -> Iterat
 
 def _refused(training: Training, refusal: RefusedOverflow) -> str:
     return (
-        f"{training.case.name}: the training step raises at the inf that was planted in its forward pass ({refusal}), "
+        f"{training.case.name}: the training step {refusal.what} at the inf that was planted in its forward pass "
+        f"({refusal}), "
         "and overflow there is left out; overflow_activations_at=() says that this is known"
     )
 

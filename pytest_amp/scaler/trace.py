@@ -28,11 +28,12 @@ __tracebackhide__ = is_usage_error
 
 
 class RefusedOverflow(Exception):
-    """Error of a training step at an inf that was planted in its forward pass."""
+    """End of a training step at an inf that was planted in its forward pass: it raises, or leaves its batch out."""
 
-    def __init__(self, iteration: Iteration, error: Exception) -> None:
-        """Keep the iteration's place; ``error`` is the exception of the step."""
-        super().__init__(in_one_line(error))
+    def __init__(self, iteration: Iteration, error: Exception | None = None) -> None:
+        """Keep the iteration's place; ``error`` is the exception of the step, None if it returns."""
+        super().__init__("it returns before backward" if error is None else in_one_line(error))
+        self.what = "leaves out the batch" if error is None else "raises"
         self.place = f"{iteration.index} ({iteration.planted_in})"
 
 
@@ -104,7 +105,7 @@ class Training:
             yield iteration, scaler.traced(before)
 
     def _step(self, iteration: Iteration) -> None:
-        """Run the training step. Raises RefusedOverflow or AmpFailure for an error at a planted overflow."""
+        """Run the training step. Raises RefusedOverflow or AmpFailure if a planted overflow ends it."""
         try:
             self.train(iteration)
         except AmpUsageError:
@@ -121,6 +122,8 @@ class Training:
                 now=in_one_line(error),
                 likely="gradients are checked or clipped with error_if_nonfinite=True, or anomalies are detected",
             ) from error
+        if iteration.index in self.overflow_activations_at and iteration.planted and iteration.is_left_out:
+            raise RefusedOverflow(iteration)
 
 
 def trace_callable(

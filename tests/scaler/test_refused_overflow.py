@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from typing import Any
 
 import pytest
 import torch
@@ -80,6 +81,35 @@ def test_check_continues_after_a_refused_overflow(precision: Precision, refuse: 
     assert "overflow_activations_at=() says that this is known" in note
     assert noted["refusing/refused overflows"] == ["6 (0)"]
     assert noted["refusing/skipped"] == ["2"]
+
+
+def leaves_nonfinite_losses_out(iteration: Iteration) -> None:
+    iteration.optimizer.zero_grad()
+    with iteration.autocast():
+        loss: Any = iteration.loss()
+    if not torch.isfinite(loss):
+        return
+    iteration.scaler.scale(loss).backward()
+    iteration.scaler.step(iteration.optimizer)
+    iteration.scaler.update()
+
+
+@BOTH
+def test_check_continues_after_a_step_that_leaves_out_an_overflow(precision: Precision) -> None:
+    noted = Noted()
+    assert run(case(lambda _: None), noted, precision, train=leaves_nonfinite_losses_out) == ["2"]
+    (note,) = noted.notes
+    assert "the training step leaves out the batch at the inf that was planted in its forward pass" in note
+    assert noted["refusing/refused overflows"] == ["6 (0)"]
+
+
+def test_step_that_is_left_out_without_an_overflow_fails() -> None:
+    def leaves_one_out(iteration: Iteration) -> None:
+        if iteration.index != 4:
+            standard_step(iteration)
+
+    with pytest.raises(AmpFailure, match=r"iteration 4: the training step calls scaler\.step 0 times"):
+        run(case(lambda _: None), Noted(), train=leaves_one_out)
 
 
 def test_check_reports_wrong_steps_after_a_refused_overflow() -> None:
