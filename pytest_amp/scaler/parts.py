@@ -20,6 +20,7 @@ from pytest_amp.scaler.reference import UpdateRule
 from pytest_amp.scaler.trace import Training
 from pytest_amp.scaler.watched import parameters_of
 from pytest_amp.text.amounts import counted
+from pytest_amp.torch_private import Dispatched, current_node, dispatched_calls
 
 __tracebackhide__ = is_usage_error
 
@@ -152,11 +153,10 @@ def lines_that_read_gradients(training: Training) -> list[str]:
     lines: dict[str, None] = {}
     running: list[Iteration] = []
 
-    def read(*, is_graph: bool) -> None:
+    def read(line: str | None, *, is_graph: bool) -> None:
         if not running:
             return
         iteration = running[-1]
-        line = calling_line()
         calls = iteration.backwards[-1].calls if iteration.backwards else 0
         later = iteration.scaler.called[calls:]
         is_early = (is_graph or iteration.backwards) and not {"unscale_", "step"} & {*later}
@@ -170,15 +170,23 @@ def lines_that_read_gradients(training: Training) -> list[str]:
 
 @contextmanager
 def _reads_of_gradients(note: Callable[..., object]) -> Iterator[None]:
-    """Call ``note`` inside the block wherever gradients are read, or are computed by ``torch.autograd.grad``."""
+    """Call ``note`` inside the block with the line of each reading of gradients.
+
+    It is a line that reads ``grad``, that calls ``torch.autograd.grad``, or of a parameter's hook.
+    """
     gradient: Any = torch.Tensor.grad
     read = gradient.__get__
 
     class Noting(TorchFunctionMode):
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             if func in (read, torch.autograd.grad):
-                note(is_graph=func is torch.autograd.grad)
+                note(calling_line(), is_graph=func is torch.autograd.grad)
             return func(*args, **(kwargs or {}))
 
-    with Noting():
+    def run(call: Dispatched) -> Any:
+        if hasattr(current_node(), "variable"):  # the node that accumulates the gradient of a parameter
+            note(calling_line(backward=True), is_graph=False)
+        return call()
+
+    with Noting(), dispatched_calls(run):
         yield

@@ -166,6 +166,25 @@ def clipping_early(iteration: Iteration) -> None:
     finish(iteration)
 
 
+def clipping_in_hooks(iteration: Iteration) -> None:
+    parameters: Any = iteration.model.parameters()
+    handles = [p.register_hook(lambda grad: grad.clamp(-0.01, 0.01)) for p in parameters]  # wrong: clipped_in_hooks
+    usual(iteration)
+    for handle in handles:
+        handle.remove()
+
+
+def clipping_after_accumulation(iteration: Iteration) -> None:
+    def clip(parameter: Any) -> None:
+        nn.utils.clip_grad_value_([parameter], 0.01)  # wrong: clipped_after_accumulation
+
+    parameters: Any = iteration.model.parameters()
+    handles = [p.register_post_accumulate_grad_hook(clip) for p in parameters]
+    usual(iteration)
+    for handle in handles:
+        handle.remove()
+
+
 def unscaling_twice(iteration: Iteration) -> None:
     back(iteration.scaler.scale(forward_in_a_region(iteration)))
     iteration.scaler.unscale_(iteration.optimizer)
@@ -221,6 +240,8 @@ WRONG_LOOPS: dict[str, tuple[Callable[[Iteration], None], str]] = {
     "not_scaled": (without_scaling, "the loss is not scaled"),
     "unscaled_part": (with_an_unscaled_part, "a part of the gradients is not scaled"),
     "clipped_early": (clipping_early, "depend on the scale"),
+    "clipped_in_hooks": (clipping_in_hooks, "depend on the scale"),
+    "clipped_after_accumulation": (clipping_after_accumulation, "depend on the scale"),
     "unscaled_twice": (unscaling_twice, "unscale_ is called 2 times in an iteration"),
     "no_update": (without_update, "calls scaler.update 0 times"),
     "set_scale": (setting_the_scale, "the scale does not follow the rule"),
