@@ -22,7 +22,8 @@ class AmpFailure(pytest.fail.Exception):  # type: ignore[name-defined,misc]
     Like ``pytest.fail``, it is not an ``Exception``: code under test that catches those does not
     catch it. Each argument is one line; the plugin fills ``rerun`` with the failing test where it is
     left out. ``label_before`` names the reference of the check: ``rule``, ``baseline``, ``exact``.
-    ``details`` are further lines by label, after ``now``.
+    ``details`` are further lines by label, after ``now``. ``argument`` is the argument of the check that accepts
+    what it reports, shown as ``accept``.
     """
 
     def __init__(  # noqa: PLR0913  # the parts of the message
@@ -34,6 +35,7 @@ class AmpFailure(pytest.fail.Exception):  # type: ignore[name-defined,misc]
         likely: str | None = None,
         rerun: str | None = None,
         accept: str | None = None,
+        argument: str | None = None,
         label_before: str = "before",
         site: str | None = None,
         details: Mapping[str, str] | None = None,
@@ -41,6 +43,7 @@ class AmpFailure(pytest.fail.Exception):  # type: ignore[name-defined,misc]
         """Keep the parts; ``str()`` joins them. ``site`` is the line of the user's code, if one is known."""
         self.what = what
         self.site = site
+        self.argument = argument
         self.parts: dict[str, str | None] = {
             label_before: before,
             "now": now,
@@ -48,7 +51,7 @@ class AmpFailure(pytest.fail.Exception):  # type: ignore[name-defined,misc]
             "line": site,
             "likely": likely,
             "rerun": rerun,
-            "accept": accept,
+            "accept": accept if argument is None else argument,
         }
         super().__init__(self._text(), pytrace=False)
         #: Number of the failure on the account of unreceived failures (``pytest_amp.account``).

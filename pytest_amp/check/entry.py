@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from pytest_amp.failure import AmpFailure
 from pytest_amp.lint import Finding, Severity
 from pytest_amp.numerics.program import OtherProgram
-from pytest_amp.scaler.buffers import ARGUMENT
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,9 +88,11 @@ def kind_of_check(check: str) -> str:
 
 
 def entry_of_failure(check: str, failure: AmpFailure, *, severity: Severity = Severity.ERROR) -> Entry:
-    """Return the entry of a failed check: its message and its parts, without the commands."""
-    accept = failure.parts.get("accept") or ""
-    hidden = {"rerun", "line", *(() if accept.startswith(ARGUMENT) else ("accept",))}
+    """Return the entry of a failed check: its message and its parts, without the commands.
+
+    An argument that accepts the result is shown: ``amp.check`` takes those of its checks.
+    """
+    hidden = {"rerun", "line", *(("accept",) if failure.argument is None else ())}
     shown = {label: text for label, text in failure.parts.items() if text and label not in hidden}
     return Entry(
         kind="low-branch" if isinstance(failure, OtherProgram) else kind_of_check(check),

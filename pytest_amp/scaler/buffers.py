@@ -17,8 +17,6 @@ from pytest_amp.torch_private import updated_statistics
 __tracebackhide__ = is_usage_error
 
 _REPORT = "pytorch/pytorch#115500"
-#: Beginning of the way to accept a nonfinite buffer, in a failure: an argument of ``check_scaler`` and ``check``.
-ARGUMENT = "nonfinite_buffers="
 #: Maximum number of layers that a note names; the record has all of them.
 _NAMED = 12
 _LAYERS = (
@@ -130,5 +128,5 @@ def _failure(
         f"nonfinite_buffers: {accepted or 'none'}",
         now=f"not finite after an overflow in the forward pass: {sorted(nonfinite) or 'none'}",
         likely=likely,
-        accept=f"{ARGUMENT}{wrong or sorted(nonfinite)} names them, or a pattern",
+        argument=f"nonfinite_buffers={wrong or sorted(nonfinite)} names them, or a pattern",
     )
