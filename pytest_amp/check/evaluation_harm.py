@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from pytest_amp.account import receive
-from pytest_amp.cases import Case, named_tensors, passes
+from pytest_amp.cases import Case, in_one_line, named_tensors, passes
 from pytest_amp.check.decisions import Decisions, Disturbance, DivergedError
 from pytest_amp.check.entry import Entry
 from pytest_amp.check.harm import LOSS_LIMIT
@@ -85,6 +85,8 @@ class EvaluationHarm:
     where: Conditions
     evaluate: Callable[[Any], Any]
     parts: dict[Key, Part] = field(default_factory=dict)
+    #: Reason for which a run has no metrics to compare, of the last such run; ``""`` without one.
+    unmeasured: str = ""
     _decisions: Decisions = field(default_factory=Decisions)
     _unchanged: tuple[Metrics | None, Metrics | None] | None = None
     _known: dict[frozenset[Key], dict[str, MetricHarm]] = field(default_factory=dict)
@@ -92,7 +94,7 @@ class EvaluationHarm:
     def harmed(self, left_out: Iterable[Key] | None = None) -> dict[str, MetricHarm]:
         """Return the metrics that the low precision of the functions harms, of all functions without ``left_out``.
 
-        Empty if a run raises or takes another course, where nothing can be measured.
+        Empty if a run raises or takes another course, where nothing can be measured: ``unmeasured`` says why.
         """
         if self._unchanged is None:
             first = self._run(frozenset())
@@ -136,6 +138,7 @@ class EvaluationHarm:
             if isinstance(error, Exception) and not isinstance(error, DivergedError) and passes(error):
                 raise
             receive(error)
+            self.unmeasured = "it takes another course" if isinstance(error, DivergedError) else in_one_line(error)
             return None
         self.parts = self.parts or scope.parts
         return _exact(metrics)
@@ -174,20 +177,26 @@ def _numbers(tree: Any, name: str) -> Iterator[tuple[str, float]]:
         yield from _numbers(value, f"{name}.{key}" if name else str(key))
 
 
+def is_measured(entry: Entry) -> bool:
+    """Return whether the harm of an entry to the metrics of an evaluation can be measured."""
+    return entry.check == LINTED and entry.kind in _MEASURED
+
+
 def measured_evaluation(
     case: Case, where: Conditions, evaluate: Callable[[Any], Any], entries: Sequence[Entry]
-) -> list[Entry]:
-    """Return the entries; those of the evaluation's arithmetic are errors if it harms a metric in each of the draws."""
-    concerned = [entry for entry in entries if entry.check == LINTED and entry.kind in _MEASURED]
-    if not concerned:
-        return list(entries)
+) -> tuple[list[Entry], str]:
+    """Return the entries; those of the evaluation's arithmetic are errors if it harms a metric in each of the draws.
+
+    The second value is the reason for which nothing was measured, ``""`` without one.
+    """
+    concerned = [entry for entry in entries if is_measured(entry)]
 
     def draw(seed: int) -> EvaluationHarm:
         return EvaluationHarm(case, replace(where, seed=seed), evaluate)
 
     draws = [draw(where.seed), *redrawn(draw, where.seed)]
     if not _in_each(draws, None):
-        return list(entries)
+        return list(entries), next((draw.unmeasured for draw in draws if draw.unmeasured), "")
     parts = draws[0].parts.items()
     keys_of = {entry: [key for key, part in parts if part.is_at(entry.site, entry.message)] for entry in concerned}
     harms = {entry: _in_each(draws, keys) if keys else {} for entry, keys in keys_of.items()}
@@ -195,7 +204,7 @@ def measured_evaluation(
         keys = [key for keys in keys_of.values() for key in keys]
         together = list(dict.fromkeys(keys)) if all(keys_of.values()) else None
         harms = dict.fromkeys(concerned, _in_each(draws, together))
-    return [_with_harm(entry, harms.get(entry, {})) for entry in entries]
+    return [_with_harm(entry, harms.get(entry, {})) for entry in entries], ""
 
 
 def _in_each(draws: Sequence[EvaluationHarm], keys: Sequence[Key] | None) -> dict[str, MetricHarm]:

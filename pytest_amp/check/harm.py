@@ -149,7 +149,8 @@ def loss_ratio(left: Errors, right: Errors, u: float) -> float:
 def measured(harm: Harm, entries: Sequence[Entry]) -> tuple[list[Entry], float]:
     """Return the entries with their harm, with new entries for harmful functions, and the ratio of the whole step.
 
-    The functions of the entries are measured, and all functions that cast to a low dtype.
+    The ratio is NaN if nothing can be measured: the step does not run without the low precision, or is not finite. The
+    functions of the entries are measured, and all functions that cast to a low dtype.
     """
     case, where, u = harm.case, harm.where, harm.where.precision.u
     harm.errors()  # fills the parts
@@ -162,7 +163,8 @@ def measured(harm: Harm, entries: Sequence[Entry]) -> tuple[list[Entry], float]:
         return list(entries), 1.0
     whole = _confirmed(case, where, harm, suspects, u)
     if whole <= LIMIT:
-        return list(entries), whole
+        is_measured = harm.errors(suspects).is_finite
+        return list(entries), whole if is_measured else math.nan
     by_part = {key: _of_one(harm, key, suspects, u) for key in list(suspects)[:MOST]}
     result = []
     for entry in entries:

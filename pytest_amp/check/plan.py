@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, field
@@ -14,7 +15,7 @@ from pytest_amp.account import receive
 from pytest_amp.cases import Case, MakeOptimizer
 from pytest_amp.check.collect import Collector
 from pytest_amp.check.entry import Entry
-from pytest_amp.check.evaluation_harm import LINTED, measured_evaluation
+from pytest_amp.check.evaluation_harm import is_measured, measured_evaluation
 from pytest_amp.check.harm import LIMIT, Harm, measured
 from pytest_amp.check.report import Cost
 from pytest_amp.failure import AmpFailure, is_usage_error
@@ -113,7 +114,12 @@ class Plan:
             return ratio
 
         ratio = collector.run("harm", measure, detail="the model's own low precision beside float64")
-        if ratio is not None:
+        if ratio is not None and math.isnan(ratio):
+            collector.retell(
+                "cannot tell", detail="not measured: without the model's own low precision the step raises, or is "
+                "not finite",
+            )  # fmt: skip
+        elif ratio is not None:
             verdict = _verdict_of_harm([entry for entry in collector.entries if entry.harm])
             times = "infinitely" if ratio == float("inf") else f"{ratio:.2f} times"
             collector.retell(
@@ -126,18 +132,22 @@ class Plan:
     def measure_evaluation(self) -> None:
         """Measure the harm of the evaluation's own low precision to its metrics."""
         collector, evaluate = self.collector, self.evaluate
-        if evaluate is None or not any(entry.check == LINTED for entry in collector.entries):
+        if evaluate is None or not any(map(is_measured, collector.entries)):
             return
 
-        def measure() -> bool:
-            entries = measured_evaluation(self.case, self.where, evaluate, collector.entries)
+        def measure() -> tuple[bool, str]:
+            entries, unmeasured = measured_evaluation(self.case, self.where, evaluate, collector.entries)
             is_harmful = entries != collector.entries
             collector.replace_entries(entries)
-            return is_harmful
+            return is_harmful, unmeasured
 
-        is_harmful = collector.run("harm: evaluate", measure, detail="metrics as they are, and without low precision")
+        result = collector.run("harm: evaluate", measure, detail="metrics as they are, and without low precision")
+        is_harmful, unmeasured = result or (False, "")
         if is_harmful:
             collector.retell("red", detail="the evaluation's own low precision changes its metrics")
+        elif unmeasured:
+            detail = f"not measured, since the evaluation cannot be repeated without its low precision: {unmeasured}"
+            collector.retell("cannot tell", detail=detail)
 
     def train_with(self, check: Callable[[int], object]) -> None:
         """Run a training with as many steps as its loss needs, up to the last of ``STEPS`` or the budget."""

@@ -38,12 +38,16 @@ CASE = Case("evaluated", lambda: nn.Linear(8, 4), batch, loss)
 
 
 def entries_of(evaluate: Evaluate, precision: Precision) -> list[Entry]:
+    return measured(evaluate, precision).entries
+
+
+def measured(evaluate: Evaluate, precision: Precision) -> Collector:
     collector = Collector([])
     where = Conditions(find_device("cpu"), precision)
     plan = Plan(CASE, where, collector, train=None, evaluate=evaluate, optimizer=None)
     plan.lint()
     plan.measure_evaluation()
-    return collector.entries
+    return collector
 
 
 def scores_of(evaluation: Any) -> Tensor:
@@ -170,3 +174,31 @@ def test_decisions_of_the_first_run_are_replayed() -> None:
     assert decisions.decide("argmax", (-near,), {}, (-near).argmax()).item() == 1
     with pytest.raises(DivergedError):
         decisions.decide("argmax", (near,), {}, near.argmax())
+
+
+def of_low_hits_alone(evaluation: Any) -> dict[str, Tensor]:
+    """Return a low-precision mean of hits, and raise if these are float32."""
+    hits = (scores_of(evaluation).argmax(-1) == evaluation.batch["y"]).to(torch.bfloat16) * 1
+    if hits.dtype is not torch.bfloat16:
+        raise ValueError("hits are counted in bfloat16")
+    return {"accuracy": hits.mean()}
+
+
+@BOTH
+def test_harm_that_cannot_be_measured_is_no_pass(precision: Precision) -> None:
+    collector = measured(of_low_hits_alone, precision)
+    assert [entry.kind for entry in collector.entries] == ["low-metric"]
+    (line,) = [line for line in collector.lines if line.check == "harm: evaluate"]
+    assert line.verdict == "cannot tell"
+    assert "hits are counted in bfloat16" in line.detail
+
+
+def float32_evaluation(evaluation: Any) -> dict[str, Tensor]:
+    with torch.no_grad():
+        return {"loss": evaluation.loss()}
+
+
+def test_evaluation_without_low_arithmetic_has_no_line_about_harm() -> None:
+    collector = measured(float32_evaluation, BF16)
+    assert [entry.kind for entry in collector.entries] == ["evaluation-precision"]
+    assert [line.check for line in collector.lines if line.check.startswith("harm")] == []

@@ -12,8 +12,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pytest_amp.cases import Case, mlp
+from pytest_amp.check.collect import Collector
 from pytest_amp.check.entry import Entry
 from pytest_amp.check.harm import LIMIT, LOSS_LIMIT, Errors, Harm, loss_ratio, measured, ratio_of
+from pytest_amp.check.plan import Plan
 from pytest_amp.devices import find_device
 from pytest_amp.lint import Severity
 from pytest_amp.numerics.conditions import Conditions
@@ -156,3 +158,22 @@ def test_values_written_into_low_memory_are_a_cast(precision: Precision) -> None
     (entry,), ratio = measured(harm_of(case, precision), [])
     assert ratio > LIMIT
     assert entry.site.endswith(f"test_harm.py:{WritesLowRows.forward.__code__.co_firstlineno + 4}")
+
+
+def by_low_values_alone(x: Tensor, _at: Tensor) -> Tensor:
+    rounded = x.float().bfloat16()
+    if rounded.dtype is not torch.bfloat16:
+        raise ValueError("only bfloat16")
+    return rounded.to(x.dtype)
+
+
+@BOTH
+def test_harm_of_a_step_that_needs_its_low_precision_is_not_measured(precision: Precision) -> None:
+    case = turned(by_low_values_alone)
+    entries, ratio = measured(harm_of(case, precision), [])
+    assert entries == []
+    assert math.isnan(ratio)
+    collector = Collector([])
+    conditions = Conditions(find_device("cpu"), precision)
+    Plan(case, conditions, collector, train=None, evaluate=None, optimizer=None).measure_harm()
+    assert [(line.check, line.verdict) for line in collector.lines] == [("harm", "cannot tell")]
