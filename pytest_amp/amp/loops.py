@@ -60,8 +60,9 @@ class LoopChecks(Bound):
         A note in the summary of the run tells what is known, and fails nothing: running statistics that keep the
         planted inf, since torch updates them in the forward pass (pytorch/pytorch#115500; those of BatchNorm,
         SyncBatchNorm and InstanceNorm, and what ``functional.batch_norm`` updates), by their layers; and a model that
-        raises at the planted inf by an error of its own, for which overflow in the forward pass is left out. Warns of a
-        loss in float16 (LowLoss), and of an activation that was made inf and reached no gradient (SwallowedOverflow).
+        raises at the planted inf by an error of its own, or a step that returns before backward, for which overflow in
+        the forward pass is left out. Warns of a loss in float16 (LowLoss), and of an activation that was made inf and
+        reached no gradient (SwallowedOverflow).
         Observed as ``<case>/skipped``, ``spoilt buffers``, ``swallowed overflows``, ``refused overflows`` and
         ``scale``. Raises AmpFailure, and AmpUsageError for arguments that cannot be, and for complex parameters, whose
         gradients torch's GradScaler cannot unscale.

@@ -143,10 +143,15 @@ def nothing_low(program: Program) -> Iterator[Suspect]:
         return
     first = products[0]
     dtypes = sorted({dtype_name(call.dtype) for call in products if call.dtype is not None})
+    what = f"no operator of the step runs in {low} under the region: products run in {', '.join(dtypes)}"
+    advice = "Call the model inside of the region, with float32 parameters, on the device of the region"
+    if all(call.autocast is None for call in products):
+        what += ", where autocast is off although no region disables it"
+        advice = "Remove torch.set_autocast_enabled(device_type, False), which outlasts the call that it is meant for"
     yield Suspect(
         "nothing-low",
-        f"no operator of the step runs in {low} under the region: products run in {', '.join(dtypes)}",
-        "Call the model inside of the region, with float32 parameters, on the device of the region",
+        what,
+        advice,
         first.place,
         severity=Severity.ERROR,
         module=first.module,

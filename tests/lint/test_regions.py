@@ -102,6 +102,7 @@ def test_autocast_state_switched_off_is_an_error(dtype: str) -> None:
 
     (finding,) = of_case(case(loss=loss), dtype)
     assert (finding.kind, finding.severity) == ("nothing-low", Severity.ERROR)
+    assert "torch.set_autocast_enabled" in finding.advice
 
 
 @BOTH
