@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 
 import torch
 
@@ -23,11 +24,14 @@ _ROOTS = ("sqrt", "rsqrt", "pow", "reciprocal")
 #: Elementwise operators between an exponential and the sum over it, or between statistics and their root.
 _BETWEEN = frozenset({
     *("mul", "div", "add", "sub", "masked_fill", "where", "native_dropout", "clamp", "clamp_min", "neg", "index"),
-    *("gather", "tril", "triu", "nan_to_num", "maximum", "unsqueeze", "cat", "stack", "bernoulli", "rsub"),
+    *("gather", "tril", "triu", "nan_to_num", "maximum", "unsqueeze", "cat", "stack", "bernoulli", "rsub", "addcmul"),
 })  # fmt: skip
 #: Error of an angle, in radians, from which its sine counts as wrong.
 _ANGLE = 0.03
 _WIDEN_NORM = "Widen first (x = x.float()), take the statistics in float32, and cast the result back (.to(dtype))"
+_NO_PRODUCT = (
+    "Sum the squares elementwise, (x.float() ** 2).sum(-1): autocast casts the operands of a product, also float32"
+)
 _WIDEN_LOSS = "Compute the loss in float32: widen the model's output first (output.float())"
 #: Message and advice for a low-precision loss, or a term of it, that the model itself computes.
 _TERM = (
@@ -137,7 +141,7 @@ def _statistics(call: Call, program: Program) -> Iterator[Suspect]:
             yield _suspect("low-norm", square, ("square",))
             yield _suspect("low-norm", call, (f"{name} of squares",))
     elif name in ("bmm", "mm", "dot", "mv") and _is_square_sum(call, program):
-        yield _suspect("low-norm", call, ("sum of squares",))
+        yield replace(_suspect("low-norm", call, ("sum of squares",)), advice=_NO_PRODUCT)
 
 
 def _differences(call: Call, program: Program) -> Iterator[Suspect]:

@@ -192,6 +192,22 @@ PAIRS = {
         lambda x: x * (x @ x.mT).mean(1, keepdim=True),
         "low-norm",
     ),
+    "variance by a product": (
+        lambda x: (
+            x
+            * (torch.einsum("ij,ij->i", x, x) / HIDDEN)
+            .addcmul(x.mean(1), x.mean(1), value=-1)
+            .add(1e-2)
+            .rsqrt()[:, None]
+        ),
+        lambda x: x * (x.float().var(1, keepdim=True) + 1e-2).rsqrt(),
+        "low-norm",
+    ),
+    "product of widened values": (
+        lambda x: x * torch.rsqrt(torch.einsum("ij,ij->i", x.float(), x.float())[:, None] + 1e-2),
+        lambda x: x * torch.rsqrt((x.float() * x.float()).sum(1, keepdim=True) + 1e-2),
+        "low-norm",
+    ),
     "variance by difference": (difference_of_squares, layer_norm_float32, "low-norm"),
     "variance by sums": (difference_of_sums, layer_norm_float32, "low-norm"),
     "root of a sum of squares": (
@@ -290,6 +306,11 @@ def test_cancellation_is_named_before_the_mean(function: Callable[[Tensor], Tens
     (finding,) = of_case(around(function))
     assert finding.site.endswith(f":{line_of(function, 2)}")
     assert "cancel" in finding.message
+
+
+def test_sum_of_squares_by_a_product_is_not_mended_by_widening() -> None:
+    (finding,) = of_case(around(PAIRS["product of widened values"][0]))
+    assert "autocast casts the operands of a product" in finding.advice
 
 
 def test_square_beyond_float16_is_an_error() -> None:
