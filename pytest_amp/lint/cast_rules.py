@@ -32,13 +32,30 @@ def hard_casts(plain: Program) -> Iterator[Suspect]:
 
 
 def input_casts(program: Program, calls: Sequence[Call]) -> Iterator[Suspect]:
-    """Yield casts of the batch to a low dtype, in a step or an evaluation."""
+    """Yield casts of the batch to a low dtype, in a step or an evaluation, that the model is given.
+
+    A target that is cast to the dtype of the model's output meets no weight.
+    """
     for call in calls:
         source = call.source if call.is_own_cast and call.is_low else None
         if source is not None and _is_wide(source) and _feeds_low(call, program) is False:
             leaf = origin(source).leaf
-            if leaf is not None and leaf.role is Role.BATCH:
+            if leaf is not None and leaf.role is Role.BATCH and _reaches_model(call, program):
                 yield own_cast(call)
+
+
+def _reaches_model(call: Call, program: Program) -> bool:
+    """Return whether the model, the case's loss or a product uses a tensor, or what is computed from it."""
+    todo, calls = [call], {call}
+    while todo:
+        for consumer in program.consumers.get(todo.pop(), []):
+            if consumer.backward or consumer in calls:
+                continue
+            if consumer.module is not None or consumer.in_loss or consumer.operator in PRODUCTS:
+                return True
+            calls.add(consumer)
+            todo.append(consumer)
+    return False
 
 
 def own_cast(call: Call) -> Suspect:

@@ -62,3 +62,21 @@ def test_scaled_loss_beyond_float16_is_no_overflow_of_the_step() -> None:
         update(iteration, loss)
 
     assert [finding.kind for finding in of_step(train, "fp16")] == ["low-loss"]
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+def test_input_is_cast_for_the_model_and_a_target_for_its_output(dtype: str) -> None:
+    def of_images(evaluation: Any) -> dict[str, Tensor]:
+        with torch.no_grad(), evaluation.autocast():
+            images = evaluation.batch["x"].to(torch.bfloat16) / 2
+            return {"score": evaluation.model(images).float().mean()}
+
+    def of_targets(evaluation: Any) -> dict[str, Tensor]:
+        with torch.no_grad(), evaluation.autocast():
+            scores = evaluation.model(evaluation.batch["x"])
+            targets = evaluation.batch["x"][:, :3].to(scores.dtype)
+            return {"error": (scores - targets).float().abs().mean()}
+
+    (finding,) = of_evaluation(of_images, dtype)
+    assert finding.kind == "own-cast"
+    assert of_evaluation(of_targets, dtype) == ()
