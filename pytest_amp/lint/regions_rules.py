@@ -21,8 +21,9 @@ _OWN = "Leave the region to the caller: remove it, or pass enabled=torch.is_auto
 
 
 def products_of(program: Program) -> list[Call]:
-    """Return the forward calls of floating products."""
-    return [call for call in program.forward if call.operator in PRODUCTS and call.dtype is not None]
+    """Return the forward calls of real products; autocast leaves complex ones as they are."""
+    calls = (call for call in program.forward if call.operator in PRODUCTS)
+    return [call for call in calls if call.dtype is not None and not call.dtype.is_complex]
 
 
 def region_suspects(program: Program, plain: Program | None = None) -> Iterator[Suspect]:

@@ -14,6 +14,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from pytest_amp.lint import Severity
 from tests.lint.linted import (
+    HIDDEN,
     INPUTS,
     OUTPUTS,
     case,
@@ -293,3 +294,38 @@ def test_evaluation_in_another_precision_is_found(dtype: str) -> None:
 def test_evaluation_in_the_training_precision_yields_no_finding(dtype: str) -> None:
     assert of_evaluation(evaluate_inside, dtype) == ()
     assert of_evaluation(evaluate_outside, dtype, trained_low=False) == ()
+
+
+class Spectral(nn.Module):
+    """Filter of frequencies between two linear layers: torch multiplies complex tensors in no low dtype."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enter, self.leave = nn.Linear(INPUTS, HIDDEN), nn.Linear(HIDDEN, OUTPUTS)
+        self.filter = nn.Parameter(torch.randn(HIDDEN // 2 + 1, HIDDEN // 2 + 1, dtype=torch.complex64) / HIDDEN)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.enter(x)
+        with torch.autocast(x.device.type, enabled=False):
+            frequencies = torch.fft.rfft(hidden.float())
+            filtered = torch.fft.irfft(frequencies @ self.filter, n=HIDDEN)
+        result: Tensor = self.leave(filtered)
+        return result
+
+
+def test_disabled_region_around_complex_products_is_sound() -> None:
+    assert kinds(of_case(case(Spectral))) == []
+
+
+def test_complex_model_has_no_product_that_autocast_casts() -> None:
+    class Complex(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(INPUTS, OUTPUTS, dtype=torch.complex64))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return (x.to(torch.complex64) @ self.weight).abs()
+
+    (finding,) = of_case(case(Complex))
+    assert (finding.kind, finding.severity) == ("nothing-low", Severity.WARNING)
+    assert "no product that autocast casts" in finding.message
