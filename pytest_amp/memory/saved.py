@@ -10,6 +10,10 @@ import torch
 from pytest_amp.memory.passes import Passes
 from pytest_amp.numerics.step import Region
 from pytest_amp.precision import dtype_name
+from pytest_amp.torch_private import has_memory, live_storages
+
+#: Name of the dtype of bytes that were counted as storages, which have none.
+UNKNOWN_DTYPE = "unknown dtype"
 
 
 @dataclass(frozen=True)
@@ -17,7 +21,7 @@ class Saved:
     """Number of saved storages other than those of parameters, buffers and the batch, and their bytes by dtype.
 
     A storage counts once and as a whole, even if it is saved several times or in part; its dtype is that of the first
-    saved tensor.
+    saved tensor. The dtype of all bytes is ``UNKNOWN_DTYPE`` for a model that computes gradients by ``torch.func``.
     """
 
     storages: int
@@ -33,15 +37,27 @@ def saved_bytes(passes: Passes, region: Region) -> Saved:
     """Measure what a forward pass inside ``region`` saves, by ``torch.autograd.graph.saved_tensors_hooks``.
 
     Recomputed tensors (``torch.utils.checkpoint``) are not saved; tensors that a custom function saves without
-    ``save_for_backward`` are not counted. The backward pass is run, too, so that the graph is freed.
+    ``save_for_backward`` are not counted. ``torch.func.grad``, and what is made of it, does not run under these hooks:
+    the measure is then every storage that the pass allocates and still holds at its end. The backward pass is run, too,
+    so that the graph is freed.
     """
+    try:
+        return _passed_to_hooks(passes, region)
+    except RuntimeError as error:
+        if "saved tensor hooks" not in str(error):
+            raise
+    return _held_after(passes, region)
+
+
+def _passed_to_hooks(passes: Passes, region: Region) -> Saved:
     # Storages are held until the end of the pass, so that no address is used twice (a model may replace a buffer).
-    before = {_storage(tensor).data_ptr(): _storage(tensor) for tensor in passes.own().values() if _has_storage(tensor)}
+    storages = [tensor.untyped_storage() for tensor in passes.own().values() if _has_storage(tensor)]
+    before = {storage.data_ptr(): storage for storage in storages}
     saved: dict[int, tuple[torch.UntypedStorage, str]] = {}
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
         for part in _parts(tensor):
-            storage = _storage(part)
+            storage = part.untyped_storage()
             if storage.data_ptr() not in before and storage.nbytes():
                 saved.setdefault(storage.data_ptr(), (storage, dtype_name(part.dtype)))
         return tensor.detach()  # an output that is saved itself would hold its own graph
@@ -57,8 +73,16 @@ def saved_bytes(passes: Passes, region: Region) -> Saved:
     return result
 
 
+def _held_after(passes: Passes, region: Region) -> Saved:
+    with live_storages(given=passes.own().values()) as alive:
+        loss = passes.forward(region)
+        sizes = [size for size in alive() if size]
+    passes.backward(loss)
+    return Saved(len(sizes), {UNKNOWN_DTYPE: sum(sizes)})
+
+
 def _has_storage(tensor: torch.Tensor) -> bool:
-    return tensor.layout is torch.strided
+    return tensor.layout is torch.strided and has_memory(tensor)
 
 
 def _parts(tensor: torch.Tensor) -> list[torch.Tensor]:
@@ -66,7 +90,3 @@ def _parts(tensor: torch.Tensor) -> list[torch.Tensor]:
     if tensor.layout is torch.sparse_coo:
         return [tensor.coalesce().indices(), tensor.coalesce().values()]
     return [tensor] if _has_storage(tensor) else []
-
-
-def _storage(tensor: torch.Tensor) -> torch.UntypedStorage:
-    return tensor.untyped_storage()

@@ -14,7 +14,7 @@ from pytest_amp.cases import Case
 from pytest_amp.devices import find_device
 from pytest_amp.failure import AmpFailure, AmpUsageError
 from pytest_amp.memory import MemoryUse, Passes, check_casts, check_memory, growth, saved_bytes
-from pytest_amp.memory.saved import Saved
+from pytest_amp.memory.saved import Saved, _held_after
 from pytest_amp.numerics.conditions import Conditions
 from pytest_amp.precision import BF16, FP16, Precision
 from tests.observing import Noted, unheeded
@@ -231,6 +231,41 @@ def test_recomputed_activations_are_not_counted_as_saved() -> None:
 
     passes = Passes(case(Recomputed, 64, 16), conditions())
     assert saved_bytes(passes, passes.amp()).storages == 0
+
+
+def gradients_of_inputs(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+    def output(x: torch.Tensor) -> torch.Tensor:
+        return summed(model, x)
+
+    return torch.func.grad(output)(batch).float().square().sum()
+
+
+def tangents(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+    def output(x: torch.Tensor) -> torch.Tensor:
+        return summed(model, x)
+
+    return torch.func.jvp(output, (batch,), (torch.ones_like(batch),))[1].float().square().sum()
+
+
+@pytest.mark.parametrize("loss", [gradients_of_inputs, tangents])
+def test_transform_in_a_loss_is_measured(loss: Callable[..., torch.Tensor]) -> None:
+    """``grad`` refuses hooks of saved tensors, and ``jvp`` saves zeros that have no memory."""
+    softplus = Case(
+        "it",
+        lambda: nn.Sequential(nn.Linear(16, 16), nn.Softplus(), nn.Linear(16, 16)),
+        lambda: torch.randn(64, 16),
+        loss,
+    )
+    memory = check_memory(softplus, conditions(), unheeded, plain=softplus)
+    assert memory.saved_fp32 is not None
+    assert 0 < memory.saved.bytes < memory.saved_fp32.bytes
+
+
+def test_storages_after_a_pass_are_what_hooks_count() -> None:
+    """The measure of a model that refuses hooks equals that of hooks, but for the dtype and the loss itself."""
+    passes = Passes(layers(), conditions())
+    actual, expected = _held_after(passes, passes.amp()), saved_bytes(passes, passes.amp())
+    assert (actual.storages, actual.bytes) == (expected.storages + 1, expected.bytes + 4)
 
 
 def test_fixture_records_casts_and_memory(project: Project) -> None:
