@@ -18,11 +18,13 @@ from pytest_amp.numerics.draws import draws
 from pytest_amp.numerics.errors import is_hollow
 from pytest_amp.numerics.oracle.colliding_updates import spread
 from pytest_amp.numerics.oracle.conversion import SILENTLY_WRITTEN, operation_of
+from pytest_amp.numerics.oracle.linear_algebra import other_values, with_signs_of
 from pytest_amp.numerics.oracle.models import REFUSALS, Model, ModelName, NotModelled, evaluate_both, model_for
 from pytest_amp.numerics.oracle.module_places import Direction, Place, Places
 from pytest_amp.numerics.oracle.operation import LOW, Operation, flips, is_real, met, rounded, widened
 from pytest_amp.numerics.oracle.promotion import KERNEL_DECIDES, returned_dtypes
-from pytest_amp.numerics.oracle.sums import certain, most_of_float32, other_numbers
+from pytest_amp.numerics.oracle.sums import certain, most_of_float32
+from pytest_amp.numerics.oracle.underflow import lost_to_underflow
 from pytest_amp.precision import FP32
 from pytest_amp.rules.spec import Rule
 from pytest_amp.text.quoted import quoted
@@ -172,9 +174,11 @@ class Observer:
         """Compare the real results with the alternative of the model to which most elements are equal."""
         # Keep copies of arguments that the evaluation of an in-place operator changes, for ``_relative_to_terms``.
         before = operation.unwritten() if operation.name.startswith(_SUMS) else operation
-        exact, alternatives = evaluate_both(operation)
-        lost = _lost_to_underflow(call)
         real = _without_work_buffers(operation, real)
+        unsigned, unsigned_alternatives = evaluate_both(operation)
+        exact = with_signs_of(real, unsigned, operation.name)
+        alternatives = (with_signs_of(real, results, operation.name) for results in unsigned_alternatives)
+        lost = lost_to_underflow(_leaves(call))
         dtypes = expected_dtypes if len(expected_dtypes) == len(real) else (None,) * len(real)
         any_order = model_for(operation).name is ModelName.ANY_ORDER
         compared: list[Agreement] = []
@@ -221,9 +225,10 @@ class Observer:
         self, call: torch_private.Dispatched, operation: Operation, compared: list[Agreement]
     ) -> list[Agreement]:
         """Run the kernel on other values of the same dtypes and shapes, and set ``again`` of each of ``compared``."""
-        generator = torch.Generator("cpu").manual_seed(len(self.observed_calls))
+        generator, name = torch.Generator("cpu").manual_seed(len(self.observed_calls)), call.overload.name()
         leaves, spec = call.flat
-        args, kwargs = torch_private.unflat([other_numbers(x, generator) if is_real(x) else x for x in leaves], spec)
+        leaves = [other_values(name, x, generator) if is_real(x) else x for x in leaves]
+        args, kwargs = torch_private.unflat(leaves, spec)
         other_call = torch_private.Dispatched(call.overload, args, kwargs)
         copy = operation_of(other_call, operation.returned, widened, device_type=self.device_type)
         repeated = self._compared(other_call, copy, (), torch_private.flat(other_call())[0])
@@ -286,22 +291,9 @@ def _leaves(call: torch_private.Dispatched) -> list[Any]:
     return call.flat[0]
 
 
-#: The smallest normal float32. Kernels may flush a smaller product or partial sum to zero; oneDNN's do.
-_TINY = float(torch.finfo(torch.float32).tiny)
 #: Fraction of a result's norm above which the bound of the underflow matters: elements that differ by at most this
 #: bound then count as equal.
 _NEGLIGIBLE = 2.0**-30
-
-
-def _lost_to_underflow(call: torch_private.Dispatched) -> float:
-    """Return a bound of one element's error by underflow: every term of the longest possible sum is flushed to zero.
-
-    With n elements in the largest argument it matters (see ``_NEGLIGIBLE``) only for results below about n * 1e-29,
-    such as gradients that were multiplied by many small weights.
-    """
-    return _TINY * max((leaf.numel() for leaf in _leaves(call) if is_real(leaf)), default=1)
-
-
 _LOG_SOFTMAX_BACKWARD = "_log_softmax_backward_data"
 #: Prefixes of operators that add terms, which may cancel; the relative error of a sum is then larger than its terms'.
 _SUMS = tuple(
