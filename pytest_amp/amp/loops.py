@@ -33,7 +33,7 @@ class LoopChecks(Bound):
         train: Train | None = None,
         optimizer: MakeOptimizer | None = None,
         overflow_gradients_at: Collection[int] = (2,),
-        overflow_activations_at: Collection[int] = (6,),
+        overflow_activations_at: Collection[int] | None = None,
         nonfinite_buffers: Collection[str] = (),
     ) -> tuple[TraceStep, ...]:
         """Check that a training step uses GradScaler as it has to be used, with overflow planted in it.
@@ -41,8 +41,8 @@ class LoopChecks(Bound):
         ``train`` is the step, called once an iteration with everything that it needs (``model``, ``batch``,
         ``optimizer``, ``scaler``, ``index``, ``loss()``, ``autocast()``); without it, the step of torch's
         documentation. ``optimizer`` makes an optimizer of a list of parameters, by default SGD. A gradient is made inf
-        in the iterations ``overflow_gradients_at``, an activation in ``overflow_activations_at``. The scale starts
-        where the first iteration does not overflow by itself. What must be true:
+        in the iterations ``overflow_gradients_at``, an activation in ``overflow_activations_at``, by
+        default the sixth. The scale starts where the first iteration does not overflow by itself. What must be true:
 
         - a step with an inf among its gradients is skipped and changes no parameter; every other one steps, also that
           of another optimizer in the same iteration. Each optimizer in turn gets an inf in its gradients;
@@ -60,17 +60,20 @@ class LoopChecks(Bound):
         A note in the summary of the run tells what is known, and fails nothing: running statistics that keep the
         planted inf, since torch updates them in the forward pass (pytorch/pytorch#115500; those of BatchNorm,
         SyncBatchNorm and InstanceNorm, and what ``functional.batch_norm`` updates), by their layers; and a model that
-        raises at the planted inf by an error of its own, or a step that returns before backward, for which overflow in
+        raises at the planted inf by an error of its own, a step that returns before backward, and, without
+        ``overflow_activations_at``, a model none of whose modules returns a low-precision tensor, for which overflow in
         the forward pass is left out. Warns of a loss in float16 (LowLoss), and of an activation that was made inf and
-        reached no gradient (SwallowedOverflow).
-        Observed as ``<case>/skipped``, ``spoilt buffers``, ``swallowed overflows``, ``refused overflows`` and
-        ``scale``. Raises AmpFailure, and AmpUsageError for arguments that cannot be, and for complex parameters, whose
-        gradients torch's GradScaler cannot unscale.
+        reached no gradient (SwallowedOverflow). Observed as ``<case>/skipped``, ``spoilt buffers``, ``swallowed
+        overflows``, ``refused overflows`` and ``scale``. Raises AmpFailure, and AmpUsageError for arguments that cannot
+        be, and for complex parameters, whose gradients torch's GradScaler cannot unscale.
         """
         from pytest_amp import cases, scaler
         from pytest_amp.numerics.running import ErrorsOfCase
 
         self._expect_case(case, "check_scaler", low=False)
+        activations_required = overflow_activations_at is not None
+        if overflow_activations_at is None:
+            overflow_activations_at = (6,)
         cases.expect_iterations("overflow_activations_at", overflow_activations_at)
         cases.expect_names("nonfinite_buffers", nonfinite_buffers)
         training = replace(
@@ -80,7 +83,11 @@ class LoopChecks(Bound):
 
         with ErrorsOfCase(case, self._conditions):
             return scaler.check_scaler(
-                training, self._observing(case), nonfinite_buffers=nonfinite_buffers, note=self._note
+                training,
+                self._observing(case),
+                nonfinite_buffers=nonfinite_buffers,
+                activations_required=activations_required,
+                note=self._note,
             )
 
     def check_training(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field, replace
@@ -208,6 +209,26 @@ def standard_step(iteration: Iteration) -> None:
     iteration.scaler.update()
 
 
+#: Length of a step of ``plain_sgd``, and its learning rate for gradients of at most length one.
+_STEP = 2.0**-10
+
+
 def plain_sgd(parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
-    """Return SGD with a learning rate so small that the loss hardly changes."""
-    return torch.optim.SGD(parameters, lr=2.0**-10)
+    """Return SGD with a learning rate so small that the loss hardly changes.
+
+    The first step multiplies the rate by a power of two if gradients are longer than one, as the second derivatives of
+    a physics-informed network are: a step of 2**-10 times such a gradient can make the loss diverge, and overflow in
+    float16, where no overflow was planted. Low-precision parameters keep the rate, since small updates round away.
+    """
+    optimizer = torch.optim.SGD(parameters, lr=_STEP)
+
+    def shorten(*_: object) -> None:
+        handle.remove()
+        length = math.hypot(*(float(p.grad.norm()) for p in parameters if p.grad is not None))
+        if 1 < length < math.inf:
+            for group in optimizer.param_groups:
+                group["lr"] *= 2.0 ** -math.ceil(math.log2(length))
+
+    if all(parameter.dtype == torch.float32 for parameter in parameters):
+        handle = optimizer.register_step_pre_hook(shorten)
+    return optimizer

@@ -49,6 +49,10 @@ class Steps:
             yield from ((number, indices) for number, indices in self.at.items() if number not in self.overflowed)
 
 
+class NoLowOutput(AmpUsageError):
+    """No module returns a tensor in the low dtype, in which an overflow could be planted."""
+
+
 def check_outcome(training: Training, iteration: Iteration, step: TraceStep, steps: Steps) -> None:
     """Check that exactly the steps with an overflow among their gradients are skipped. Raises AmpFailure."""
     name, index = training.case.name, iteration.index
@@ -65,7 +69,7 @@ def check_outcome(training: Training, iteration: Iteration, step: TraceStep, ste
                 f"case {name}: no overflow could be planted in iteration {index}: no gradient is accumulated"
             )
         low = training.precision.dtype_name
-        raise AmpUsageError(f"case {name}: no module returns a tensor in {low}; expected overflow_activations_at=()")
+        raise NoLowOutput(f"case {name}: no module returns a tensor in {low}; expected overflow_activations_at=()")
     if index in training.overflow_activations_at:
         overflows = step.found_inf  # an activation may make it finite again
     if len(iteration.scaler.steps) > 1 or len(steps.at) > 1:

@@ -15,7 +15,7 @@ from pytest_amp.record import Observe
 from pytest_amp.scaler.buffers import check_buffers, expect_buffers, take_nonfinite
 from pytest_amp.scaler.calls import check_calls, check_stale
 from pytest_amp.scaler.iteration import Iteration
-from pytest_amp.scaler.outcomes import RULE, Steps, check_outcome, check_scale
+from pytest_amp.scaler.outcomes import RULE, NoLowOutput, Steps, check_outcome, check_scale
 from pytest_amp.scaler.parts import check_parts, distance_of
 from pytest_amp.scaler.reasons import at_any_scale, likely_of_difference
 from pytest_amp.scaler.reference import UpdateRule
@@ -53,11 +53,17 @@ class _Seen:
 
 
 def check_scaler(
-    training: Training, observe: Observe, *, nonfinite_buffers: Collection[str], note: Callable[[str], object]
+    training: Training,
+    observe: Observe,
+    *,
+    nonfinite_buffers: Collection[str],
+    note: Callable[[str], object],
+    activations_required: bool = True,
 ) -> tuple[TraceStep, ...]:
     """Run the training step with planted overflow. Raises AmpFailure; see ``Amp.check_scaler``.
 
-    ``note`` receives a line about known behaviour that is not a failure.
+    ``note`` receives a line about known behaviour that is not a failure, and one, unless ``activations_required``,
+    if no module returns a tensor in which an overflow can be planted.
     """
     if (
         not training.overflow_gradients_at
@@ -68,6 +74,15 @@ def check_scaler(
         )
     try:
         scale, observed = _run(training, nonfinite_buffers)
+    except NoLowOutput:
+        if activations_required:
+            raise
+        training = replace(training, overflow_activations_at=())
+        scale, observed = _run(training, nonfinite_buffers)
+        note(
+            f"{training.case.name}: no module returns a tensor in {training.precision.dtype_name}, and overflow in the "
+            "forward pass is left out; overflow_activations_at=() says that this is known"
+        )
     except RefusedOverflow as refusal:
         training = replace(training, overflow_activations_at=())
         scale, observed = _run(training, nonfinite_buffers)
