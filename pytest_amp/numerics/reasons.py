@@ -46,6 +46,11 @@ def likely_of_error(error: BaseException, model: torch.nn.Module, low: torch.dty
         )
     if "modified by an inplace operation" in words:  # torch/csrc/autograd/saved_variable.cpp
         return "the model changes in place what its backward pass needs: a copy before it, or another operator"
+    if isinstance(error, torch.linalg.LinAlgError):
+        return (
+            f"rounding to {dtype_name(low)}: a matrix that products under autocast have rounded is singular, or not "
+            "positive-definite. Compute it in float32: autocast(enabled=False) around what makes it, of float32 inputs"
+        )
     if any(part in words for part in NO_KERNEL):
         return None
     frames = traceback.extract_tb(error.__traceback__)

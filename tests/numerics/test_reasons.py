@@ -102,6 +102,17 @@ def test_constant_beyond_the_range_is_named() -> None:
     assert "a constant beyond 65504, where float16 ends: torch.finfo(x.dtype).min" in text
 
 
+def test_matrix_that_rounding_makes_indefinite_is_named() -> None:
+    """The covariance of eight inputs that hardly differ is positive-definite in float32 alone."""
+
+    def factorized(model: nn.Module, x: Tensor) -> Tensor:
+        points = 1 + x.repeat(2, 1) / 64
+        covariance = points @ points.mT + 1e-3 * torch.eye(8)
+        return torch.linalg.cholesky(covariance).sum() + model(x).sum()
+
+    assert "a matrix that products under autocast have rounded is singular, or not" in failure_of(factorized)
+
+
 def test_change_in_place_is_named() -> None:
     def changed(model: nn.Module, x: Tensor) -> Tensor:
         y: Tensor = model(x).sigmoid()
