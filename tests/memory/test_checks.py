@@ -237,14 +237,16 @@ def gradients_of_inputs(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
     def output(x: torch.Tensor) -> torch.Tensor:
         return summed(model, x)
 
-    return torch.func.grad(output)(batch).float().square().sum()
+    gradients: torch.Tensor = torch.func.grad(output)(batch)
+    return gradients.float().square().sum()
 
 
 def tangents(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
     def output(x: torch.Tensor) -> torch.Tensor:
         return summed(model, x)
 
-    return torch.func.jvp(output, (batch,), (torch.ones_like(batch),))[1].float().square().sum()
+    tangent: torch.Tensor = torch.func.jvp(output, (batch,), (torch.ones_like(batch),))[1]
+    return tangent.float().square().sum()
 
 
 @pytest.mark.parametrize("loss", [gradients_of_inputs, tangents])

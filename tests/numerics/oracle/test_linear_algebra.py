@@ -34,7 +34,8 @@ def definite() -> Tensor:
 
 def symmetric_eigenvectors() -> Tensor:
     values, vectors = torch.linalg.eigh(hilbert() + hilbert().mT)
-    return (vectors * values.abs().rsqrt()) @ vectors.mT
+    result: Tensor = (vectors * values.abs().rsqrt()) @ vectors.mT
+    return result
 
 
 def exponential() -> Tensor:
