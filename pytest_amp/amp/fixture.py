@@ -102,7 +102,7 @@ class Amp(NumericChecks, LoopChecks, CompileChecks, CostChecks):
         """Check the training step with a scaler, and a training of as many steps as the loss needs."""
         case, train, optimizer = plan.case, plan.train, plan.optimizer
         if plan.needs_scaler:
-            overflow_activations_at = (6,) if plan.returns_low else ()
+            overflow_activations_at = None if plan.returns_low else ()
             scaler = self._within(
                 "scaler",
                 self.check_scaler,

@@ -79,9 +79,10 @@ def check_scaler(
             raise
         training = replace(training, overflow_activations_at=())
         scale, observed = _run(training, nonfinite_buffers)
+        low = training.precision.dtype_name
         note(
-            f"{training.case.name}: no module returns a tensor in {training.precision.dtype_name}, and overflow in the "
-            "forward pass is left out; overflow_activations_at=() says that this is known"
+            f"{training.case.name}: no module returns a single tensor in {low}, and overflow in the forward pass is "
+            "left out; overflow_activations_at=() says that this is known"
         )
     except RefusedOverflow as refusal:
         training = replace(training, overflow_activations_at=())

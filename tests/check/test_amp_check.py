@@ -247,3 +247,34 @@ def test_failed_check_of_the_same_line_is_a_part_of_the_error(project: Project) 
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*error     mixed-gradients at test_it.py:*", "*also *check-scaler: *"])
     result.stdout.no_fnmatch_line("*error     check-scaler*")
+
+
+def test_model_that_returns_low_tensors_in_a_tuple_alone_is_checked(project: Project) -> None:
+    """Overflow is planted in single tensors: without one, that part of the scaler's check is left out with a note."""
+    project.write(
+        test_it="""
+import torch
+from torch import nn
+
+
+class Layer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(4, 8) / 3)
+
+    def forward(self, x):
+        return nn.functional.linear(x, self.weight), self.weight.square().sum()
+
+
+def loss(model, batch):
+    output, penalty = model(batch)
+    return output.float().square().mean() + penalty / 100
+
+
+def test_it(amp):
+    amp.check(amp.case(Layer, lambda: torch.randn(16, 8), loss))
+"""
+    )
+    result = project.here("--amp-device=cpu", "--amp-dtype=fp16")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["*no module returns a single tensor in float16, and overflow in the forward pass *"])

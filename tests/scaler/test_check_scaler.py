@@ -405,7 +405,7 @@ def test_default_overflow_needs_no_low_output_of_a_module(precision: Precision) 
     assert [index for index, step in enumerate(steps) if step.skipped] == [2]
     (note,) = observed.notes
     assert note.startswith(
-        f"factors: no module returns a tensor in {precision.dtype_name}, and overflow in the forward"
+        f"factors: no module returns a single tensor in {precision.dtype_name}, and overflow in the forward"
     )
 
 
