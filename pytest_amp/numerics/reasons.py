@@ -39,18 +39,9 @@ def likely_of_error(error: BaseException, model: torch.nn.Module, low: torch.dty
     ``model`` is the model of the step.
     """
     words = str(error)
-    if "without overflow" in words:  # checked_convert in c10/util/TypeCast.h
-        return (
-            f"a constant beyond {torch.finfo(low).max:.5g}, where {dtype_name(low)} ends: torch.finfo(x.dtype).min or "
-            ".max in place of it, or float32 (x.float() before it)"
-        )
-    if "modified by an inplace operation" in words:  # torch/csrc/autograd/saved_variable.cpp
-        return "the model changes in place what its backward pass needs: a copy before it, or another operator"
-    if isinstance(error, torch.linalg.LinAlgError):
-        return (
-            f"rounding to {dtype_name(low)}: a matrix that products under autocast have rounded is singular, or not "
-            "positive-definite. Compute it in float32: autocast(enabled=False) around what makes it, of float32 inputs"
-        )
+    values = _likely_of_values(error, low)
+    if values is not None:
+        return values
     if any(part in words for part in NO_KERNEL):
         return None
     frames = traceback.extract_tb(error.__traceback__)
@@ -59,6 +50,24 @@ def likely_of_error(error: BaseException, model: torch.nn.Module, low: torch.dty
         return f"code of the model's own, which refuses what it is given under autocast at {place}{_there(error)}"
     if any(part in words for part in _SEVERAL_DTYPES):
         return _likely_of_dtypes(frames, model) + _there(error)
+    return None
+
+
+def _likely_of_values(error: BaseException, low: torch.dtype) -> str | None:
+    """Return the likely cause of values that an operator refuses; None if the error is about something else."""
+    words = str(error)
+    if "without overflow" in words:  # checked_convert in c10/util/TypeCast.h
+        return (
+            f"a constant beyond {torch.finfo(low).max:.5g}, where {dtype_name(low)} ends: torch.finfo(x.dtype).min or "
+            ".max in place of it, or float32 (x.float() before it)"
+        )
+    if "modified by an inplace operation" in words:  # torch/csrc/autograd/saved_variable.cpp
+        return "the model changes in place what its backward pass needs: a copy before it, or another operator"
+    if isinstance(error, torch.linalg.LinAlgError):  # type: ignore[attr-defined]  # torch exports no name there
+        return (
+            f"rounding to {dtype_name(low)}: a matrix that products under autocast have rounded is singular, or not "
+            "positive-definite. Compute it in float32: autocast(enabled=False) around what makes it, of float32 inputs"
+        )
     return None
 
 

@@ -108,7 +108,8 @@ def test_matrix_that_rounding_makes_indefinite_is_named() -> None:
     def factorized(model: nn.Module, x: Tensor) -> Tensor:
         points = 1 + x.repeat(2, 1) / 64
         covariance = points @ points.mT + 1e-3 * torch.eye(8)
-        return torch.linalg.cholesky(covariance).sum() + model(x).sum()
+        result: Tensor = torch.linalg.cholesky(covariance).sum() + model(x).sum()
+        return result
 
     assert "a matrix that products under autocast have rounded is singular, or not" in failure_of(factorized)
 
