@@ -15,14 +15,19 @@ _FACTOR = 4.0
 
 
 def at_largest_scale(
-    run: Callable[[float], _Result], suffices: Callable[[_Result], bool], precision: Precision, *, least: float = 1.0
+    run: Callable[[float], _Result],
+    suffices: Callable[[_Result], bool],
+    precision: Precision,
+    *,
+    first: float = FIRST,
+    least: float = 1.0,
 ) -> tuple[float, _Result]:
     """Return the first loss scale for which the result of ``run`` suffices, and that result.
 
-    The scales of fp16 are 65536 and on, divided by 4, to ``least``; any other precision has the scale 1 alone. If no
-    result suffices, the last scale and its result are returned.
+    The scales of fp16 are ``first`` and on, divided by 4, to ``least``; any other precision has the scale 1 alone. If
+    no result suffices, the last scale and its result are returned.
     """
-    scale, last = (FIRST, least) if precision.name == FP16.name else (1.0, 1.0)
+    scale, last = (first, least) if precision.name == FP16.name else (1.0, 1.0)
     result = run(scale)
     while scale > last and not suffices(result):
         scale /= _FACTOR

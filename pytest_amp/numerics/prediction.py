@@ -78,29 +78,38 @@ def predict(case: Case, realised: Realised, device: Device, precision: Precision
     its state; its kernels are not called. If the spec has no rules for the device type, the reference runs on the CPU
     by the CPU's rules. Its noise is then only that of the dtype, and bitwise equality is not checked.
 
-    In fp16 the loss scale is the largest power of two, from 65536 down in steps of 4, for which the reference's
-    gradients are finite. Raises AmpFailure if the case does not run in float64, or is not finite at any scale.
+    In fp16 the loss scale is the largest power of two, from 65536 down in steps of 4, for which the gradients of the
+    reference, and those of the prediction, are finite. Raises AmpFailure if the case does not run in float64, or is not
+    finite at any scale.
     """
     same_device = rules_are_known(device.type)
     exact = exact_step(case, realised, device, seed=seed)
     reference_device = device if same_device else find_device("cpu")
-    reference, region = _ManualReference(case, realised, reference_device, precision, seed).step()
+    manual = _ManualReference(case, realised, reference_device, precision, seed)
+    reference, region = manual.step()
     sizes = _sizes(exact)
     noise = _errors(reference, exact, sizes)
-    scale = reference.loss_scale
-    by_casts = Prediction(exact, reference, noise, sizes, scale, same_device, region)
+    by_casts = Prediction(exact, reference, noise, sizes, reference.loss_scale, same_device, region)
     if not _is_followed(device):
         return by_casts
     predictor = oracle.Predictor(device.type, rounds=True)
+
+    def rounded(loss_scale: float) -> Step:
+        on_device = realised.on(device.torch_device)
+        return oracle.run_virtual(case, on_device, region, predictor, seed=seed, loss_scale=loss_scale).step
+
     try:
-        predicted = oracle.run_virtual(
-            case, realised.on(device.torch_device), region, predictor, seed=seed, loss_scale=scale
-        ).step
+        # Gradients that are near the end of float16 in the reference may be beyond it in the prediction.
+        scale, predicted = at_largest_scale(rounded, _suffices, precision, first=reference.loss_scale)
     except oracle.CannotFollow as error:
         receive(error)
         return by_casts
     if set(_nonfinite(predicted)) - set(_nonfinite(reference)):  # the model of an operator does not describe its kernel
         return by_casts
+    if scale < reference.loss_scale:
+        reference = manual.at(scale, region)
+        noise = _errors(reference, exact, sizes)
+        by_casts = replace(by_casts, reference=reference, noise=noise, loss_scale=scale)
     predicted_noise = _errors(predicted, exact, sizes)
     small = {name for name, value in exact.named().items() if value.numel() < tolerance.ENOUGH}
     for name in predicted_noise.keys() & noise.keys():
@@ -227,19 +236,18 @@ class _ManualReference:
         region = manual_region(self.device, self.precision, inside=True)
         return self._scaled(region), region
 
+    def at(self, loss_scale: float, region: Region) -> Step:
+        """Run the step in ``region`` at a loss scale."""
+        realised = self.realised.on(self.device.torch_device)
+        return run_step(self.case, realised, region, seed=self.seed, loss_scale=loss_scale)
+
     def _scaled(self, region: Region) -> Step:
         """Run the step at the largest loss scale that keeps gradients finite."""
 
         def run(loss_scale: float) -> Step:
-            realised = self.realised.on(self.device.torch_device)
-            return run_step(self.case, realised, region, seed=self.seed, loss_scale=loss_scale)
+            return self.at(loss_scale, region)
 
-        def suffices(step: Step) -> bool:
-            """Return whether to stop decreasing the scale: all is finite, or an output is not, whatever the scale."""
-            names = _nonfinite(step)
-            return not names or any(name.startswith("output.") for name in names)
-
-        loss_scale, step = at_largest_scale(run, suffices, self.precision)
+        loss_scale, step = at_largest_scale(run, _suffices, self.precision)
         bad = _nonfinite(step)
         if bad:
             raise self._not_finite(bad, region, loss_scale)
@@ -262,6 +270,12 @@ class _ManualReference:
 
 def _nonfinite(step: Step) -> list[str]:
     return [name for name, tensor in step.named().items() if not tensor.isfinite().all()]
+
+
+def _suffices(step: Step) -> bool:
+    """Return whether to stop decreasing the scale: all is finite, or an output is not, whatever the scale."""
+    names = _nonfinite(step)
+    return not names or any(name.startswith("output.") for name in names)
 
 
 def _sizes(exact: Step) -> dict[str, float]:

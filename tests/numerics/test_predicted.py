@@ -16,12 +16,14 @@ from torch.nn import functional as f
 from pytest_amp.cases import Case, decoder, mlp
 from pytest_amp.devices import Device, find_device
 from pytest_amp.failure import AmpFailure
-from pytest_amp.numerics import Conditions, predicted, tolerance
+from pytest_amp.numerics import Conditions, oracle, predicted, tolerance
 from pytest_amp.numerics import manual_cast_comparison as manual_casts
 from pytest_amp.numerics.gradients import check_gradients
 from pytest_amp.numerics.oracle import formulas
 from pytest_amp.numerics.oracle.models import ModelName
 from pytest_amp.numerics.oracle.operation import Operation
+from pytest_amp.numerics.prediction import predict
+from pytest_amp.numerics.realised import realise
 from pytest_amp.precision import BF16, FP16, Precision
 from tests.numerics.planted import broken, kernel
 from tests.observing import Noted
@@ -303,3 +305,27 @@ def test_trace_has_a_title_and_agrees_with_its_models() -> None:
         result = predicted.trace(mlp(), Conditions(CPU, precision))
         assert result.title == f"mlp under autocast(cpu, {precision.dtype_name})"
         assert min(result.signatures().values()) > 0.98
+
+
+def test_prediction_takes_a_scale_at_which_its_gradients_are_finite(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A badly conditioned gradient that float16 just holds in the reference may be beyond it in the prediction."""
+    scales: list[float] = []
+    run_virtual = oracle.run_virtual
+
+    def overflowing(*args: Any, loss_scale: float = 1.0, **kwargs: Any) -> Any:
+        result = run_virtual(*args, loss_scale=loss_scale, **kwargs)
+        scales.append(loss_scale)
+        if loss_scale > 1024:
+            next(iter(result.step.gradients.values())).fill_(torch.inf)
+        return result
+
+    conditions = Conditions(CPU, FP16)
+    realised = realise(mlp(), conditions)
+    plain = predict(mlp(), realised, CPU, FP16, seed=0)
+    monkeypatch.setattr(oracle, "run_virtual", overflowing)
+    lower = predict(mlp(), realised, CPU, FP16, seed=0)
+    assert plain.loss_scale == 65536
+    assert scales == [65536, 16384, 4096, 1024]
+    assert lower.loss_scale == lower.reference.loss_scale == 1024
+    assert lower.whose == "the predicted rounding"
+    assert lower.noise == pytest.approx(plain.noise, rel=0.5)
