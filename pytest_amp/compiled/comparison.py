@@ -17,7 +17,7 @@ from functools import partial
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from pytest_amp.cases import Case, Realised, passes
+from pytest_amp.cases import Case, Realised, in_one_line, passes
 from pytest_amp.compiled.causes import known_cause
 from pytest_amp.compiled.compilation import Compilation, Where
 from pytest_amp.compiled.distance import StepDistance, equal_names, have_equal_forward
@@ -69,7 +69,30 @@ class _Run:
     def eager_and_compiled(self, seed: int, loss_scale: float) -> tuple[Step, Step]:
         """Run one step in eager and one compiled, on the same values."""
         eager = self._eager(self.realised(seed), seed, loss_scale)
-        return eager, self._compiled(self.compiled, eager, seed, loss_scale)
+        try:
+            return eager, self._compiled(self.compiled, eager, seed, loss_scale)
+        except RuntimeError as error:
+            if passes(error) or type(error).__module__.startswith(
+                "torch._dynamo"
+            ):  # such an error names the user's line
+                raise
+            raise self._does_not_run(error) from error
+
+    def _does_not_run(self, error: RuntimeError) -> AmpFailure:
+        """Return the failure for an error of the compiled step alone."""
+        likely = "the compiler: the same step runs in eager"
+        if "double backward" in str(error):  # torch/_functorch/_aot_autograd/runtime_wrappers.py
+            likely = (
+                "the loss differentiates gradients (create_graph=True), and torch.compile supports no second "
+                "derivatives: leave this check out, or compile functions that are not differentiated twice"
+            )
+        return AmpFailure(
+            f"{self.case.name}, compiled ({self.compilation}), does not run under {self.conditions}",
+            label_before="eager",
+            before="it runs in eager",
+            now=self.conditions.now(in_one_line(error)),
+            likely=likely,
+        )
 
     def _compiled(self, case: Case, eager: Step, seed: int, loss_scale: float) -> Step:
         """Run one step of a compiled case after the step in eager."""

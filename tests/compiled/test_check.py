@@ -238,3 +238,20 @@ def test_disabled_compilation_is_red(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "compile", lambda function, **_keywords: function)
     with pytest.raises(AmpFailure, match="compiled nothing"):
         check(mlp())
+
+
+def test_error_of_the_compiled_step_alone_is_a_failure() -> None:
+    """torch.compile supports no gradients of gradients; a bare traceback would not say that the step runs in eager."""
+
+    def slope(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        points = batch.clone().requires_grad_()
+        outputs = model(points).float().sum()
+        (gradient,) = torch.autograd.grad(outputs, points, create_graph=True)
+        return gradient.square().sum()
+
+    smooth = Case(
+        "slope", lambda: nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1)), lambda: torch.randn(8, 4), slope
+    )
+    with pytest.raises(AmpFailure, match=r"slope, compiled \(aot_eager\), does not run under autocast") as failure:
+        check(smooth, Compilation(backend="aot_eager"))
+    assert "likely    the loss differentiates gradients (create_graph=True)" in str(failure.value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -316,7 +317,8 @@ def test_prediction_takes_a_scale_at_which_its_gradients_are_finite(monkeypatch:
         result = run_virtual(*args, loss_scale=loss_scale, **kwargs)
         scales.append(loss_scale)
         if loss_scale > 1024:
-            result.step.gradients.update(dict.fromkeys(result.step.gradients, torch.tensor(torch.inf)))
+            gradients = dict.fromkeys(result.step.gradients, torch.tensor(torch.inf))
+            return replace(result, step=replace(result.step, gradients=gradients))
         return result
 
     conditions = Conditions(CPU, FP16)
