@@ -227,12 +227,14 @@ def limit_of(part: Part, where: Conditions) -> float:
 def _harmful(part: Part, ratio: float, severity: Severity) -> Entry:
     """Return the entry of a function with harmful casts that has no finding of the linter."""
     lines = list(part.cast_lines or part.lines)
+    # ``function`` is the user's, which calls the library's.
+    subject = "a function of a library" if part.libraries else part.function or "a function"
     return Entry(
         kind="harmful-cast",
         severity=severity,
         module=part.module,
         site=lines[0] if lines else "",
-        message=f"{part.function or 'a function'} casts to a low dtype by itself, and the step is further from float64 "
+        message=f"{subject} casts to a low dtype by itself, and the step is further from float64 "
         f"by it{f' (lines {_numbers(lines)})' if len(lines) > 1 else ''}",
         parts=(("mend", "leave the cast to autocast, or compute what follows it in float32"),),
         harm=ratio,

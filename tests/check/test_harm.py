@@ -14,7 +14,8 @@ from torch.nn import functional
 from pytest_amp.cases import Case, mlp
 from pytest_amp.check.collect import Collector
 from pytest_amp.check.entry import Entry
-from pytest_amp.check.harm import LIMIT, LOSS_LIMIT, Errors, Harm, loss_ratio, measured, ratio_of
+from pytest_amp.check.harm import LIMIT, LOSS_LIMIT, Errors, Harm, _harmful, loss_ratio, measured, ratio_of
+from pytest_amp.check.own import Part
 from pytest_amp.check.plan import Plan
 from pytest_amp.devices import find_device
 from pytest_amp.lint import Severity
@@ -177,3 +178,10 @@ def test_harm_of_a_step_that_needs_its_low_precision_is_not_measured(precision: 
     conditions = Conditions(find_device("cpu"), precision)
     Plan(case, conditions, collector, train=None, evaluate=None, optimizer=None).measure_harm()
     assert [(line.check, line.verdict) for line in collector.lines] == [("harm", "cannot tell")]
+
+
+def test_function_of_a_library_is_not_called_by_the_name_of_its_caller() -> None:
+    part = Part(("library.py", 1), "encoder", "loss", libraries={"library/layers.py:12": None})
+    assert _harmful(part, 2.0, Severity.ERROR).message.startswith("a function of a library casts to a low dtype")
+    own = Part(("model.py", 1), "encoder", "rotate", lines={"model.py:3": None})
+    assert _harmful(own, 2.0, Severity.ERROR).message.startswith("rotate casts to a low dtype")
