@@ -183,5 +183,5 @@ def test_harm_of_a_step_that_needs_its_low_precision_is_not_measured(precision: 
 def test_function_of_a_library_is_not_called_by_the_name_of_its_caller() -> None:
     part = Part(("library.py", 1), "encoder", "loss", libraries={"library/layers.py:12": None})
     assert _harmful(part, 2.0, Severity.ERROR).message.startswith("a function of a library casts to a low dtype")
-    own = Part(("model.py", 1), "encoder", "rotate", lines={"model.py:3": None})
-    assert _harmful(own, 2.0, Severity.ERROR).message.startswith("rotate casts to a low dtype")
+    part = Part(("model.py", 1), "encoder", "rotate", lines={"model.py:3": None})
+    assert _harmful(part, 2.0, Severity.ERROR).message.startswith("rotate casts to a low dtype")
