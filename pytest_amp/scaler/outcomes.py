@@ -130,19 +130,18 @@ def _failure(
     """Return the failure of a step that is taken with an overflow (``is_stepped``), or that is skipped without one."""
     found_inf, skipped = (step.found_inf, step.skipped) if call is None else (call.found_inf, not call.moved)
     which = "" if call is None else f", step {iteration.scaler.steps.index(call) + 1} of {len(iteration.scaler.steps)}"
+    what = "a step is skipped, or does nothing, without an overflow"
     if is_stepped:
+        what = "a step with an overflow is taken"
         likely = "gradients are repaired, replaced or zeroed before the scaler checks them"
     elif call is not None and step.found_inf:
         likely = "an overflow of one optimizer's gradients skips the step of another, whose gradients are finite"
     else:
+        if step.found_inf:
+            what = "a step is skipped, since it overflows although no overflow is planted in it"
         likely = likely_of_skip(training, iteration, step)
     return AmpFailure(
-        f"{training.case.name}, iteration {iteration.index}: "
-        + (
-            "a step with an overflow is taken"
-            if is_stepped
-            else "a step is skipped, or does nothing, without an overflow"
-        ),
+        f"{training.case.name}, iteration {iteration.index}: {what}",
         label_before="rule",
         before="a step with an inf or NaN among its gradients changes no parameter; every other step does",
         now=f"found inf: {found_inf}, skipped: {skipped}, scale {step.scale}{which}",

@@ -10,6 +10,7 @@ from unittest import mock
 
 import torch
 
+from pytest_amp import torch_private
 from pytest_amp.numerics.errors import dense
 from pytest_amp.scaler.iteration import Iteration
 from pytest_amp.scaler.watched import parameters_of
@@ -73,21 +74,28 @@ def _is_finite(parameter: torch.Tensor) -> bool:
 
 
 def plant_in_an_activation(iteration: Iteration, hooks: ExitStack) -> None:
-    """Plant in the first element of the first tensor that a module returns in the autocast dtype."""
-    low = iteration.precision.dtype
-
+    """Plant in the first element of the first tensor in the autocast dtype that a module returns, at any depth."""
     names = {module: name for name, module in iteration.model.named_modules()}
 
     def plant(module: torch.nn.Module, _inputs: Any, output: Any) -> Any:
-        if iteration.planted or not isinstance(output, torch.Tensor) or output.dtype is not low:
+        if iteration.planted:
             return None
-        if output.numel() == 0:
+        leaves, layout = torch_private.flat(output)
+        place = next((place for place, leaf in enumerate(leaves) if _holds(leaf, iteration.precision.dtype)), None)
+        if place is None:
             return None
         iteration.planted, iteration.planted_in = True, names.get(module) or type(module).__name__
-        overflow = torch.zeros(output.shape, dtype=low, device=output.device)
+        overflow = torch.zeros(leaves[place].shape, dtype=leaves[place].dtype, device=leaves[place].device)
         overflow.view(-1)[0] = INFINITE
-        return output + overflow  # a sum, so that the gradient of the overflow propagates as a real one's does
+        # A sum, so that the gradient of the overflow propagates as a real one's does.
+        leaves[place] = leaves[place] + overflow
+        return torch_private.unflat(leaves, layout)
 
     for module in iteration.model.modules():
         if not isinstance(module, torch.jit.ScriptModule):  # it does not support hooks
             hooks.callback(module.register_forward_hook(plant).remove)
+
+
+def _holds(leaf: Any, dtype: torch.dtype) -> bool:
+    """Return whether a leaf is a tensor of the dtype with at least one element."""
+    return isinstance(leaf, torch.Tensor) and leaf.dtype is dtype and leaf.numel() > 0

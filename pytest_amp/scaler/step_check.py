@@ -81,7 +81,7 @@ def check_scaler(
         scale, observed = _run(training, nonfinite_buffers)
         low = training.precision.dtype_name
         note(
-            f"{training.case.name}: no module returns a single tensor in {low}, and overflow in the forward pass is "
+            f"{training.case.name}: no module returns a tensor in {low}, and overflow in the forward pass is "
             "left out; overflow_activations_at=() says that this is known"
         )
     except RefusedOverflow as refusal:

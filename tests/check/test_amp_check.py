@@ -250,7 +250,6 @@ def test_failed_check_of_the_same_line_is_a_part_of_the_error(project: Project) 
 
 
 def test_model_that_returns_low_tensors_in_a_tuple_alone_is_checked(project: Project) -> None:
-    """Overflow is planted in single tensors: without one, that part of the scaler's check is left out with a note."""
     project.write(
         test_it="""
 import torch
@@ -277,4 +276,4 @@ def test_it(amp):
     )
     result = project.here("--amp-device=cpu", "--amp-dtype=fp16")
     result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(["*no module returns a single tensor in float16, and overflow in the forward pass *"])
+    result.stdout.no_fnmatch_line("*no module returns a tensor in float16*")

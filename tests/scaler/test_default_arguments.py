@@ -38,8 +38,32 @@ def test_default_overflow_needs_no_low_output_of_a_module(precision: Precision) 
     assert [index for index, step in enumerate(steps) if step.skipped] == [2]
     (note,) = observed.notes
     assert note.startswith(
-        f"factors: no module returns a single tensor in {precision.dtype_name}, and overflow in the forward"
+        f"factors: no module returns a tensor in {precision.dtype_name}, and overflow in the forward"
     )
+
+
+class Nested(nn.Module):
+    """Layer with one low-precision result, in a dictionary in a tuple."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(4, 8) / 3)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        return self.weight.square().sum(), {"scores": nn.functional.linear(x, self.weight)}
+
+
+def penalised(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+    penalty, outputs = model(batch)
+    result: torch.Tensor = outputs["scores"].float().square().mean() + penalty / 100
+    return result
+
+
+@BOTH
+def test_overflow_is_planted_in_a_nested_output(precision: Precision) -> None:
+    case = Case("nested", Nested, lambda: torch.randn(16, 8), penalised)
+    steps = run(case=case, precision=precision, overflow_activations_at=(6,))
+    assert [index for index, step in enumerate(steps) if step.skipped] == [2, 6]
 
 
 def test_long_gradients_do_not_make_the_default_optimizer_diverge() -> None:
