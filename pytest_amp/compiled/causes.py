@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from pytest_amp.cases import passes
 from pytest_amp.data_files.releases import release_of
-from pytest_amp.numerics import Conditions
+from pytest_amp.numerics import Conditions, exceeds
+from pytest_amp.numerics.compare import Compared
+from pytest_amp.torch_private import PrivateApiGone, backward_without_region
+
+#: Setting of torch.compile with which its backward pass is traced without the region of the forward pass.
+BACKWARD_OFF = 'torch._functorch.config.backward_pass_autocast = "off"'
 
 #: First release in which traced BatchNorm has the gradients of eager's in fp16 on CUDA.
 _BATCH_NORM_MENDED = (2, 15)
@@ -29,6 +37,35 @@ def known_cause(model: nn.Module, name: str, conditions: Conditions) -> str | No
     return (
         f"{norm}, a BatchNorm: in fp16 on CUDA torch.compile calls another kernel than eager, which has cuDNN's, and "
         "rounds the gradient of its bias to fp16; a fault of torch up to 2.14"
+    )
+
+
+def cause_in_backward(compare_again: Callable[[], Iterable[Compared]], name: str, scale: float) -> str | None:
+    """Return the fault of torch behind an error that disappears if backward is traced without a region.
+
+    The backward pass of a compiled function is traced in the region in which the function is
+    called, and casts what eager computes in float32. ``compare_again`` compiles and compares the step again; the error
+    of the tensor ``name`` may be ``scale`` times as large as allowed. None if it is not within that, or if this torch
+    has no setting for it.
+    """
+    try:
+        with backward_without_region():
+            torch.compiler.reset()
+            errors = {tensor.name: tensor for tensor in compare_again()}
+    except PrivateApiGone:
+        return None
+    except Exception as error:
+        if passes(error):  # a fault of the machine
+            raise
+        return None
+    finally:
+        torch.compiler.reset()
+    tensor = errors.get(name)
+    if tensor is None or exceeds(tensor.error, tensor.allowed * scale):
+        return None
+    return (
+        "the compiled backward pass runs in the region of the forward pass, and casts what eager computes in float32 "
+        f"there; a fault of torch (pytorch/pytorch#179804), which {BACKWARD_OFF} avoids"
     )
 
 

@@ -18,7 +18,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from pytest_amp.cases import Case, Realised, in_one_line, passes
-from pytest_amp.compiled.causes import known_cause
+from pytest_amp.compiled.causes import BACKWARD_OFF, cause_in_backward, known_cause
 from pytest_amp.compiled.compilation import Compilation, Where
 from pytest_amp.compiled.distance import StepDistance, equal_names, have_equal_forward
 from pytest_amp.compiled.graph_by_graph import graph_by_graph
@@ -318,7 +318,12 @@ def _check_errors(run: _Run, eager_run: CaseRun, compared: Sequence[Compared]) -
     step, any_order = run.compiled_step, eager_run.adds_in_any_order
     if not confirmed(bad, run.case, run.conditions, step, limit=bad[0].factor, any_order=any_order):
         return
-    worst = bad[0]
+    worst, prediction = bad[0], eager_run.prediction
+
+    def compare_again() -> list[Compared]:
+        compiled = run.compiled_step(run.conditions.seed, prediction.loss_scale)
+        return compare(prediction, compiled, eager_run.fp32, u=run.conditions.precision.u)
+
     raise AmpFailure(
         f"{run.describe(worst.name)} has an error of {worst.error:.3g}, more than the allowed "
         f"{worst.allowed * scale:.3g}",
@@ -326,6 +331,7 @@ def _check_errors(run: _Run, eager_run: CaseRun, compared: Sequence[Compared]) -
         before=f"relative L2 distance from float64; rounding explains {worst.noise:.3g}",
         now=run.conditions.now(f"{worst.error:.3g}; distance from eager float32 {worst.plain:.3g}"),
         likely=known_cause(eager_run.realised.model, worst.name, run.conditions)
+        or cause_in_backward(compare_again, worst.name, scale)
         or f"the compiler casts elsewhere than eager does, reorders a sum, or its kernel is wrong{_other_backend(run)}",
     )
 
@@ -388,5 +394,5 @@ def _check_same_kernels(  # noqa: PLR0913  # both steps, and what is known of th
         before="the same kernels, called in the same dtypes and order",
         now=run.conditions.now(f"distance {distance.far[worst]:.2g} of the noise, {distance.median:.2g} in the median"),
         likely="the trace casts elsewhere, or runs backward in another region than eager: it does for attention by its "
-        'formula (pytorch/pytorch#179804), but with torch._functorch.config.backward_pass_autocast = "off"',
+        f"formula (pytorch/pytorch#179804), but with {BACKWARD_OFF}",
     )

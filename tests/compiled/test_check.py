@@ -15,6 +15,7 @@ from torch import nn
 from pytest_amp.cases import Case, mlp
 from pytest_amp.cases.case import Outputs
 from pytest_amp.compiled import Compilation, Where, check_compiled, comparison, sandbox
+from pytest_amp.data_files.releases import release_of
 from pytest_amp.devices import find_device
 from pytest_amp.failure import AmpFailure
 from pytest_amp.numerics import Conditions
@@ -81,6 +82,39 @@ def test_known_fault_of_torch_is_the_likely_cause(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(comparison, "known_cause", lambda _model, name, _where: f"a fault that {name} has")
     with pytest.raises(AmpFailure, match=r"likely +a fault that output\.loss has"):
         check(_changed(lambda outputs, _model, _batch: {**outputs, "loss": outputs["loss"] * 1.1}))
+
+
+class _Inverted(nn.Module):
+    """Linear layer, and a matrix whose inverse autocast leaves in float32; its backward pass is made of products."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.matrix = nn.Linear(8, 4), nn.Parameter(torch.randn(4, 4) / 4 + torch.eye(4))
+
+
+def _inverted(factor: float = 1.0) -> Case:
+    """Return a case whose compiled loss is multiplied by ``factor``."""
+
+    def loss(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        assert isinstance(model, _Inverted)
+        result: torch.Tensor = (
+            model.linear(batch).float().square().mean() + torch.linalg.inv(model.matrix).square().sum()
+        )
+        return result * factor if torch.compiler.is_compiling() else result
+
+    return Case("inverted", _Inverted, lambda: torch.randn(64, 8), loss)
+
+
+@pytest.mark.skipif(release_of(torch.__version__) < (2, 9), reason="torch has backward_pass_autocast since 2.9")
+def test_backward_pass_in_the_region_is_the_likely_cause() -> None:
+    with pytest.raises(AmpFailure, match=r"likely +the compiled backward pass runs in the region of the forward pass"):
+        check(_inverted(), bits=False)
+
+
+def test_other_errors_are_not_attributed_to_the_region_of_backward() -> None:
+    with pytest.raises(AmpFailure, match=r"likely +the compiler casts elsewhere than eager does") as raised:
+        check(_inverted(1.1), bits=False)
+    assert "backward pass" not in str(raised.value)
 
 
 def test_non_finite_output_is_named() -> None:
