@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 
 import torch
@@ -38,6 +39,13 @@ def known_cause(model: nn.Module, name: str, conditions: Conditions) -> str | No
         f"{norm}, a BatchNorm: in fp16 on CUDA torch.compile calls another kernel than eager, which has cuDNN's, and "
         "rounds the gradient of its bias to fp16; a fault of torch up to 2.14"
     )
+
+
+def cause_without_graph(breaks: Counter[str]) -> str:
+    """Return why Dynamo compiled nothing, by the titles of the reasons for which it left code to Python."""
+    if breaks:
+        return f"Dynamo cannot trace the loss function or the model: {breaks.most_common(1)[0][0]}"
+    return "TORCH_COMPILE_DISABLE or TORCHDYNAMO_DISABLE is set, or the function is one that Dynamo skips"
 
 
 def cause_in_backward(compare_again: Callable[[], Iterable[Compared]], name: str, scale: float) -> str | None:

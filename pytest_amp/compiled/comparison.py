@@ -18,7 +18,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from pytest_amp.cases import Case, Realised, in_one_line, passes
-from pytest_amp.compiled.causes import BACKWARD_OFF, cause_in_backward, known_cause
+from pytest_amp.compiled.causes import BACKWARD_OFF, cause_in_backward, cause_without_graph, known_cause
 from pytest_amp.compiled.compilation import Compilation, Where
 from pytest_amp.compiled.distance import StepDistance, equal_names, have_equal_forward
 from pytest_amp.compiled.graph_by_graph import graph_by_graph
@@ -37,7 +37,7 @@ from pytest_amp.numerics.step import in_words
 from pytest_amp.precision import dtype_name
 from pytest_amp.record import Observe
 from pytest_amp.text.amounts import counted
-from pytest_amp.torch_private import compiled_graphs, numpy_draws_itself, random_as_eager, taken_apart
+from pytest_amp.torch_private import compiled_graphs, graph_breaks, numpy_draws_itself, random_as_eager, taken_apart
 
 __tracebackhide__ = is_usage_error
 
@@ -189,7 +189,7 @@ def eager_and_compiled(
 
 
 def _first(run: _Run, loss_scale: float) -> tuple[Step, Step, int]:
-    before = compiled_graphs()
+    before, breaks_before = compiled_graphs(), graph_breaks()
     eager, compiled = run.eager_and_compiled(run.conditions.seed, loss_scale)
     graphs = compiled_graphs() - before
     if not graphs:
@@ -197,7 +197,7 @@ def _first(run: _Run, loss_scale: float) -> tuple[Step, Step, int]:
             f"{run.case.name}: torch.compile ({run.compilation}) compiled nothing, so there is nothing to compare with "
             "eager",
             now="no graph was handed to the back end",
-            likely="TORCH_COMPILE_DISABLE or TORCHDYNAMO_DISABLE is set, or the function is one that Dynamo skips",
+            likely=cause_without_graph(graph_breaks() - breaks_before),
         )
     return eager, compiled, graphs
 

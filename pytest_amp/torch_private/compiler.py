@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import logging
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -41,6 +42,22 @@ def _settings(module: str, *names: str) -> Any:
 def compiled_graphs() -> int:
     """Count the graphs that Dynamo has passed to a back end so far; PrivateApiGone without its counters."""
     return int(_attribute("torch._dynamo.utils", "counters")["stats"]["unique_graphs"])
+
+
+def graph_breaks() -> Counter[str]:
+    """Count the reasons for which Dynamo has left code to Python so far, by their titles.
+
+    Empty without its counters of them: the titles are for a message.
+    """
+    try:
+        counters = _attribute("torch._dynamo.utils", "counters")
+    except PrivateApiGone:
+        return Counter()
+    titles = Counter[str]()
+    for kind in ("graph_break", "unimplemented"):
+        for reason, number in counters.get(kind, {}).items():
+            titles[str(reason).partition("\n")[0].strip()] += number
+    return titles
 
 
 def skipped_cuda_graphs() -> int:

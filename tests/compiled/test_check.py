@@ -274,6 +274,21 @@ def test_disabled_compilation_is_red(monkeypatch: pytest.MonkeyPatch) -> None:
         check(mlp())
 
 
+def test_reason_without_graph_is_named() -> None:
+    def loss(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = batch.sum() * 0
+        for _ in range(2):
+            if batch.sum() > 1e9:
+                result = result + 1
+            result = result + model(batch).float().square().mean()
+        return result
+
+    case = Case("branching", lambda: nn.Linear(8, 4), lambda: torch.randn(16, 8), loss)
+    with pytest.raises(AmpFailure, match="compiled nothing") as raised:
+        check(case, replace(TRACED, fullgraph=False))
+    assert raised.match("likely +Dynamo cannot trace the loss function or the model: .*branching")
+
+
 def test_error_of_the_compiled_step_alone_is_a_failure() -> None:
     """torch.compile supports no gradients of gradients; a bare traceback would not say that the step runs in eager."""
 
