@@ -78,10 +78,10 @@ def positions_are_not_looked_at() -> None:
 
 @defect(
     "The linter passes over low-precision terms of a loss",
-    caught_by="tests/lint/test_arithmetic.py::test_low_loss_is_found_in_its_line[with_penalty-bf16]",
+    caught_by="tests/lint/test_losses.py::test_low_loss_is_found_in_its_line[with_penalty-bf16]",
 )
 def terms_of_a_loss_are_not_looked_at() -> None:
-    swap("pytest_amp.lint.arithmetic_rules", "_terms_of_loss", _nothing)
+    swap("pytest_amp.lint.arithmetic_rules", "loss_terms", _nothing)
 
 
 @defect(

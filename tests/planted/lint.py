@@ -33,7 +33,7 @@ def float_keeps_low_values(original: Any, self: torch.Tensor, *args: Any, **kwar
 
 @defect(
     "cross_entropy under autocast returns the autocast dtype: its loss is rounded",
-    caught_by="tests/lint/test_arithmetic.py::test_losses_of_torch_yield_no_finding",
+    caught_by="tests/lint/test_losses.py::test_losses_of_torch_yield_no_finding",
     overrides="cross_entropy_loss",
 )
 def cross_entropy_returns_the_autocast_dtype(call: Overridden) -> Any:
