@@ -22,8 +22,8 @@ class AmpFailure(pytest.fail.Exception):  # type: ignore[name-defined,misc]
     Like ``pytest.fail``, it is not an ``Exception``: code under test that catches those does not
     catch it. Each argument is one line; the plugin fills ``rerun`` with the failing test where it is
     left out. ``label_before`` names the reference of the check: ``rule``, ``baseline``, ``exact``.
-    ``details`` are further lines by label, after ``now``. ``argument`` is the argument of the check that accepts
-    what it reports, shown as ``accept``.
+    ``details`` are further lines by label, after ``now``. ``argument`` names the argument of the check that
+    accepts what it reports; it is shown in place of ``accept``.
     """
 
     def __init__(  # noqa: PLR0913  # the parts of the message

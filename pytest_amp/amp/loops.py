@@ -41,8 +41,8 @@ class LoopChecks(Bound):
         ``train`` is the step, called once an iteration with everything that it needs (``model``, ``batch``,
         ``optimizer``, ``scaler``, ``index``, ``loss()``, ``autocast()``); without it, the step of torch's
         documentation. ``optimizer`` makes an optimizer of a list of parameters, by default SGD. A gradient is made inf
-        in the iterations ``overflow_gradients_at``, an activation in ``overflow_activations_at``, by
-        default the sixth. The scale starts where the first iteration does not overflow by itself. What must be true:
+        in the iterations ``overflow_gradients_at``, an activation in ``overflow_activations_at``, by default in
+        iteration 6. The scale starts where the first iteration does not overflow by itself. What must be true:
 
         - a step with an inf among its gradients is skipped and changes no parameter; every other one steps, also that
           of another optimizer in the same iteration. Each optimizer in turn gets an inf in its gradients;

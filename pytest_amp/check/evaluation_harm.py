@@ -85,7 +85,7 @@ class EvaluationHarm:
     where: Conditions
     evaluate: Callable[[Any], Any]
     parts: dict[Key, Part] = field(default_factory=dict)
-    #: Reason for which a run has no metrics to compare, of the last such run; ``""`` without one.
+    #: Reason for which the last run without metrics has none; ``""`` if all runs have some.
     unmeasured: str = ""
     _decisions: Decisions = field(default_factory=Decisions)
     _unchanged: tuple[Metrics | None, Metrics | None] | None = None
@@ -177,7 +177,7 @@ def _numbers(tree: Any, name: str) -> Iterator[tuple[str, float]]:
         yield from _numbers(value, f"{name}.{key}" if name else str(key))
 
 
-def is_measured(entry: Entry) -> bool:
+def is_measurable(entry: Entry) -> bool:
     """Return whether the harm of an entry to the metrics of an evaluation can be measured."""
     return entry.check == LINTED and entry.kind in _MEASURED
 
@@ -187,9 +187,9 @@ def measured_evaluation(
 ) -> tuple[list[Entry], str]:
     """Return the entries; those of the evaluation's arithmetic are errors if it harms a metric in each of the draws.
 
-    The second value is the reason for which nothing was measured, ``""`` without one.
+    The second value is the reason for which a draw was not measured, ``""`` without one or if a metric is harmed.
     """
-    concerned = [entry for entry in entries if is_measured(entry)]
+    concerned = [entry for entry in entries if is_measurable(entry)]
 
     def draw(seed: int) -> EvaluationHarm:
         return EvaluationHarm(case, replace(where, seed=seed), evaluate)

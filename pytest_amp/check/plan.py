@@ -15,7 +15,7 @@ from pytest_amp.account import receive
 from pytest_amp.cases import Case, MakeOptimizer
 from pytest_amp.check.collect import Collector
 from pytest_amp.check.entry import Entry
-from pytest_amp.check.evaluation_harm import is_measured, measured_evaluation
+from pytest_amp.check.evaluation_harm import is_measurable, measured_evaluation
 from pytest_amp.check.harm import LIMIT, Harm, measured
 from pytest_amp.check.report import Cost
 from pytest_amp.failure import AmpFailure, is_usage_error
@@ -132,7 +132,7 @@ class Plan:
     def measure_evaluation(self) -> None:
         """Measure the harm of the evaluation's own low precision to its metrics."""
         collector, evaluate = self.collector, self.evaluate
-        if evaluate is None or not any(map(is_measured, collector.entries)):
+        if evaluate is None or not any(map(is_measurable, collector.entries)):
             return
 
         def measure() -> tuple[bool, str]:

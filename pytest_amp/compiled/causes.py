@@ -42,7 +42,7 @@ def known_cause(model: nn.Module, name: str, conditions: Conditions) -> str | No
 
 
 def cause_without_graph(breaks: Counter[str]) -> str:
-    """Return why Dynamo compiled nothing, by the titles of the reasons for which it left code to Python."""
+    """Return why Dynamo compiled nothing, by the titles of its graph breaks."""
     if breaks:
         return f"Dynamo cannot trace the loss function or the model: {breaks.most_common(1)[0][0]}"
     return "TORCH_COMPILE_DISABLE or TORCHDYNAMO_DISABLE is set, or the function is one that Dynamo skips"
@@ -53,13 +53,13 @@ def cause_in_backward(compare_again: Callable[[], Iterable[Compared]], name: str
 
     The backward pass of a compiled function is traced in the region in which the function is
     called, and casts what eager computes in float32. ``compare_again`` compiles and compares the step again; the error
-    of the tensor ``name`` may be ``scale`` times as large as allowed. None if it is not within that, or if this torch
-    has no setting for it.
+    of the tensor ``name`` may be ``scale`` times as large as allowed. None if it is not within that, if the step
+    raises, or if this torch has no setting for it. All compiled code is discarded.
     """
     try:
         with backward_without_region():
             torch.compiler.reset()
-            errors = {tensor.name: tensor for tensor in compare_again()}
+            tensors = {tensor.name: tensor for tensor in compare_again()}
     except PrivateApiGone:
         return None
     except Exception as error:
@@ -68,7 +68,7 @@ def cause_in_backward(compare_again: Callable[[], Iterable[Compared]], name: str
         return None
     finally:
         torch.compiler.reset()
-    tensor = errors.get(name)
+    tensor = tensors.get(name)
     if tensor is None or exceeds(tensor.error, tensor.allowed * scale):
         return None
     return (

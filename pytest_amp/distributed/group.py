@@ -46,7 +46,7 @@ class RanksFailed(AmpFailure):
 class RankGroup:
     """Group of ``size`` processes, started at the first request, and again after one was lost."""
 
-    def __init__(  # settings of the processes
+    def __init__(
         self,
         device_type: str,
         *,

@@ -30,7 +30,7 @@ _BETWEEN = frozenset({
 _ANGLE = 0.03
 _WIDEN_NORM = "Widen first (x = x.float()), take the statistics in float32, and cast the result back (.to(dtype))"
 _NO_PRODUCT = (
-    "Sum the squares elementwise, (x.float() ** 2).sum(-1): autocast casts the operands of a product, also float32"
+    "Sum the squares elementwise, (x.float() ** 2).sum(-1): autocast casts the operands of a product, even float32 ones"
 )
 _WIDEN_LOSS = "Compute the loss in float32: widen the model's output first (output.float())"
 #: Message and advice for a low-precision loss, or a term of it, that the model itself computes.

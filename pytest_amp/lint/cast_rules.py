@@ -32,9 +32,9 @@ def hard_casts(plain: Program) -> Iterator[Suspect]:
 
 
 def input_casts(program: Program, calls: Sequence[Call]) -> Iterator[Suspect]:
-    """Yield casts of the batch to a low dtype, in a step or an evaluation, that the model is given.
+    """Yield low-precision casts of the batch that reach the model, in a step or an evaluation.
 
-    A target that is cast to the dtype of the model's output meets no weight.
+    A target may be cast to the dtype of the model's output: it reaches no weight.
     """
     for call in calls:
         source = call.source if call.is_own_cast and call.is_low else None

@@ -98,5 +98,5 @@ class Evaluation:
         return loss_of(self.case.loss(self.model, self.batch))
 
     def autocast(self) -> Any:
-        """Return a region of autocast on the device, in the dtype under test."""
+        """Return a region of autocast on the device, in the dtype under test; disabled if ``low`` is False."""
         return self.device.autocast(self.precision.dtype, enabled=self.low)

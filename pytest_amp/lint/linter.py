@@ -125,7 +125,7 @@ def _arithmetic_and_constants(
     yield from arithmetic
     constants = list(cast_rules.constants(calls, is_finite=True))
     yield from constants
-    by_user = [call for call in calls if not call.place.is_torch]  # a scaler multiplies beyond the range, and notices
+    by_user = [call for call in calls if not call.place.is_torch]  # scaled values that overflow are found by the scaler
     yield from cast_rules.overflows(by_user, [suspect.place for suspect in (*arithmetic, *constants)], is_finite=True)
 
 

@@ -148,7 +148,7 @@ def nothing_low(program: Program) -> Iterator[Suspect]:
     advice = "Call the model inside of the region, with float32 parameters, on the device of the region"
     if all(call.autocast is None for call in products):
         what += ", where autocast is off although no region disables it"
-        advice = "Remove torch.set_autocast_enabled(device_type, False), which outlasts the call that it is meant for"
+        advice = "Remove torch.set_autocast_enabled(device_type, False), which stays in effect after the call"
     yield Suspect(
         "nothing-low",
         what,

@@ -37,19 +37,19 @@ def saved_bytes(passes: Passes, region: Region) -> Saved:
     """Measure what a forward pass inside ``region`` saves, by ``torch.autograd.graph.saved_tensors_hooks``.
 
     Recomputed tensors (``torch.utils.checkpoint``) are not saved; tensors that a custom function saves without
-    ``save_for_backward`` are not counted. ``torch.func.grad``, and what is made of it, does not run under these hooks:
-    the measure is then every storage that the pass allocates and still holds at its end. The backward pass is run, too,
-    so that the graph is freed.
+    ``save_for_backward`` are not counted. ``torch.func.grad``, and transforms that use it, do not run under these
+    hooks: the measure is then every storage that the pass allocates and still holds at its end. The backward pass is
+    run, too, so that the graph is freed.
     """
     try:
-        return _passed_to_hooks(passes, region)
+        return _count_with_hooks(passes, region)
     except RuntimeError as error:
         if "saved tensor hooks" not in str(error):
             raise
-    return _held_after(passes, region)
+    return _count_live_storages(passes, region)
 
 
-def _passed_to_hooks(passes: Passes, region: Region) -> Saved:
+def _count_with_hooks(passes: Passes, region: Region) -> Saved:
     # Storages are held until the end of the pass, so that no address is used twice (a model may replace a buffer).
     storages = [tensor.untyped_storage() for tensor in passes.own().values() if _has_storage(tensor)]
     before = {storage.data_ptr(): storage for storage in storages}
@@ -73,7 +73,7 @@ def _passed_to_hooks(passes: Passes, region: Region) -> Saved:
     return result
 
 
-def _held_after(passes: Passes, region: Region) -> Saved:
+def _count_live_storages(passes: Passes, region: Region) -> Saved:
     with live_storages(given=passes.own().values()) as alive:
         loss = passes.forward(region)
         sizes = [size for size in alive() if size]

@@ -122,7 +122,7 @@ class DrawnDecisions:
         result: Any,
         decide: Callable[[bytes, Sequence[torch.Tensor]], None],
     ) -> None:
-        # The rule is a call without a derived argument: each operator of a step gets here.
+        # Most calls have no derived argument: each operator of a step gets here.
         call = torch_private.Dispatched(overload, args, kwargs) if self._has_derived(args, kwargs) else None
         digest = None if call is None else self._digest_of(call)
         self.forget_written(overload, args, kwargs)

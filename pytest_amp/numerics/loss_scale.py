@@ -24,8 +24,8 @@ def at_largest_scale(
 ) -> tuple[float, _Result]:
     """Return the first loss scale for which the result of ``run`` suffices, and that result.
 
-    The scales of fp16 are ``first`` and on, divided by 4, to ``least``; any other precision has the scale 1 alone. If
-    no result suffices, the last scale and its result are returned.
+    In fp16 the scales are ``first``, and then a quarter each time, down to ``least``; in any other precision 1 alone.
+    If no result suffices, the last scale and its result are returned.
     """
     scale, last = (first, least) if precision.name == FP16.name else (1.0, 1.0)
     result = run(scale)

@@ -79,8 +79,8 @@ def predict(case: Case, realised: Realised, device: Device, precision: Precision
     by the CPU's rules. Its noise is then only that of the dtype, and bitwise equality is not checked.
 
     In fp16 the loss scale is the largest power of two, from 65536 down in steps of 4, for which the gradients of the
-    reference, and those of the prediction, are finite. Raises AmpFailure if the case does not run in float64, or is not
-    finite at any scale.
+    reference, and those of the prediction, are finite. If those of the prediction are finite at none, there is no
+    prediction. Raises AmpFailure if the case does not run in float64, or is not finite at any scale.
     """
     same_device = rules_are_known(device.type)
     exact = exact_step(case, realised, device, seed=seed)
@@ -94,13 +94,13 @@ def predict(case: Case, realised: Realised, device: Device, precision: Precision
         return by_casts
     predictor = oracle.Predictor(device.type, rounds=True)
 
-    def rounded(loss_scale: float) -> Step:
+    def predicted_at(loss_scale: float) -> Step:
         on_device = realised.on(device.torch_device)
         return oracle.run_virtual(case, on_device, region, predictor, seed=seed, loss_scale=loss_scale).step
 
     try:
         # Gradients that are near the end of float16 in the reference may be beyond it in the prediction.
-        scale, predicted = at_largest_scale(rounded, _suffices, precision, first=reference.loss_scale)
+        scale, predicted = at_largest_scale(predicted_at, _ends_search, precision, first=reference.loss_scale)
     except oracle.CannotFollow as error:
         receive(error)
         return by_casts
@@ -247,7 +247,7 @@ class _ManualReference:
         def run(loss_scale: float) -> Step:
             return self.at(loss_scale, region)
 
-        loss_scale, step = at_largest_scale(run, _suffices, self.precision)
+        loss_scale, step = at_largest_scale(run, _ends_search, self.precision)
         bad = _nonfinite(step)
         if bad:
             raise self._not_finite(bad, region, loss_scale)
@@ -272,7 +272,7 @@ def _nonfinite(step: Step) -> list[str]:
     return [name for name, tensor in step.named().items() if not tensor.isfinite().all()]
 
 
-def _suffices(step: Step) -> bool:
+def _ends_search(step: Step) -> bool:
     """Return whether to stop decreasing the scale: all is finite, or an output is not, whatever the scale."""
     names = _nonfinite(step)
     return not names or any(name.startswith("output.") for name in names)

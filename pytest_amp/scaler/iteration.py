@@ -133,7 +133,7 @@ class Iteration:
 
     @property
     def is_left_out(self) -> bool:
-        """Whether the step has returned before a backward pass, as one does whose loss is not finite."""
+        """True if the step returned without a backward pass, a call of the scaler or an optimizer step."""
         return not (self.backwards or self.scaler.called or self.stepped or self.bypassing_lines)
 
     @property
@@ -209,26 +209,26 @@ def standard_step(iteration: Iteration) -> None:
     iteration.scaler.update()
 
 
-#: Length of a step of ``plain_sgd``, and its learning rate for gradients of at most length one.
-_STEP = 2.0**-10
+#: Learning rate of ``plain_sgd`` for gradients with a norm of at most one.
+_LEARNING_RATE = 2.0**-10
 
 
 def plain_sgd(parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
     """Return SGD with a learning rate so small that the loss hardly changes.
 
-    The first step multiplies the rate by a power of two if gradients are longer than one, as the second derivatives of
-    a physics-informed network are: a step of 2**-10 times such a gradient can make the loss diverge, and overflow in
-    float16, where no overflow was planted. Low-precision parameters keep the rate, since small updates round away.
+    The first step divides the rate by a power of two if the norm of the gradients is above one, as that of second
+    derivatives in a physics-informed network is: with the full rate the loss could diverge, and overflow in float16
+    where no overflow was planted. Low-precision parameters keep the rate, since small updates round away.
     """
-    optimizer = torch.optim.SGD(parameters, lr=_STEP)
+    optimizer = torch.optim.SGD(parameters, lr=_LEARNING_RATE)
 
-    def shorten(*_: object) -> None:
+    def lower_rate(*_: object) -> None:
         handle.remove()
-        length = math.hypot(*(float(p.grad.norm()) for p in parameters if p.grad is not None))
-        if 1 < length < math.inf:
+        norm = math.hypot(*(float(p.grad.norm()) for p in parameters if p.grad is not None))
+        if 1 < norm < math.inf:
             for group in optimizer.param_groups:
-                group["lr"] *= 2.0 ** -math.ceil(math.log2(length))
+                group["lr"] *= 2.0 ** -math.ceil(math.log2(norm))
 
     if all(parameter.dtype == torch.float32 for parameter in parameters):
-        handle = optimizer.register_step_pre_hook(shorten)
+        handle = optimizer.register_step_pre_hook(lower_rate)
     return optimizer

@@ -172,7 +172,7 @@ def lines_that_read_gradients(training: Training) -> list[str]:
 def _reads_of_gradients(note: Callable[..., object]) -> Iterator[None]:
     """Call ``note`` inside the block with the line of each reading of gradients.
 
-    It is a line that reads ``grad``, that calls ``torch.autograd.grad``, or of a parameter's hook.
+    A line reads ``grad``, calls ``torch.autograd.grad``, or belongs to a hook of a parameter.
     """
     gradient: Any = torch.Tensor.grad
     read = gradient.__get__

@@ -81,7 +81,9 @@ def plant_in_an_activation(iteration: Iteration, hooks: ExitStack) -> None:
         if iteration.planted:
             return None
         leaves, layout = torch_private.flat(output)
-        place = next((place for place, leaf in enumerate(leaves) if _holds(leaf, iteration.precision.dtype)), None)
+        place = next(
+            (place for place, leaf in enumerate(leaves) if _is_plantable(leaf, iteration.precision.dtype)), None
+        )
         if place is None:
             return None
         iteration.planted, iteration.planted_in = True, names.get(module) or type(module).__name__
@@ -96,6 +98,6 @@ def plant_in_an_activation(iteration: Iteration, hooks: ExitStack) -> None:
             hooks.callback(module.register_forward_hook(plant).remove)
 
 
-def _holds(leaf: Any, dtype: torch.dtype) -> bool:
+def _is_plantable(leaf: Any, dtype: torch.dtype) -> bool:
     """Return whether a leaf is a tensor of the dtype with at least one element."""
     return isinstance(leaf, torch.Tensor) and leaf.dtype is dtype and leaf.numel() > 0

@@ -62,8 +62,8 @@ def check_scaler(
 ) -> tuple[TraceStep, ...]:
     """Run the training step with planted overflow. Raises AmpFailure; see ``Amp.check_scaler``.
 
-    ``note`` receives a line about known behaviour that is not a failure, and one, unless ``activations_required``,
-    if no module returns a tensor in which an overflow can be planted.
+    ``note`` receives a line about known behaviour that is not a failure. If no module returns a tensor in which an
+    overflow can be planted, NoLowOutput is raised, or, without ``activations_required``, noted.
     """
     if (
         not training.overflow_gradients_at

@@ -45,7 +45,7 @@ def compiled_graphs() -> int:
 
 
 def graph_breaks() -> Counter[str]:
-    """Count the reasons for which Dynamo has left code to Python so far, by their titles.
+    """Count the graph breaks of Dynamo so far, by the titles of their reasons.
 
     Empty without its counters of them: the titles are for a message.
     """

@@ -19,7 +19,7 @@ EXPLICIT = pytest.mark.parametrize("explicit", [False, True], ids=["step", "unsc
 
 
 def started(amp: SuiteAmp, scaler: torch.amp.GradScaler) -> torch.amp.GradScaler:
-    """Return the scaler after its first ``scale``, which creates its tensors: gradients may be set by hand."""
+    """Return the scaler after its first ``scale``, which creates its tensors: gradients may then be assigned."""
     scaler.scale(torch.zeros((), device=amp.device.torch_device))
     return scaler
 

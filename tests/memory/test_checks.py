@@ -14,7 +14,7 @@ from pytest_amp.cases import Case
 from pytest_amp.devices import find_device
 from pytest_amp.failure import AmpFailure, AmpUsageError
 from pytest_amp.memory import MemoryUse, Passes, check_casts, check_memory, growth, saved_bytes
-from pytest_amp.memory.saved import Saved, _held_after
+from pytest_amp.memory.saved import Saved, _count_live_storages
 from pytest_amp.numerics.conditions import Conditions
 from pytest_amp.precision import BF16, FP16, Precision
 from tests.observing import Noted, unheeded
@@ -266,7 +266,7 @@ def test_transform_in_a_loss_is_measured(loss: Callable[..., torch.Tensor]) -> N
 def test_storages_after_a_pass_are_what_hooks_count() -> None:
     """The measure of a model that refuses hooks equals that of hooks, but for the dtype and the loss itself."""
     passes = Passes(layers(), conditions())
-    actual, expected = _held_after(passes, passes.amp()), saved_bytes(passes, passes.amp())
+    actual, expected = _count_live_storages(passes, passes.amp()), saved_bytes(passes, passes.amp())
     assert (actual.storages, actual.bytes) == (expected.storages + 1, expected.bytes + 4)
 
 

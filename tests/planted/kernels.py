@@ -1,4 +1,4 @@
-"""Kernels that planted defects put in place of torch's: of autocast, above, and of devices, below.
+"""Kernels that planted defects put in place of torch's: of autocast, and of devices.
 
 Registered before any test runs, and never removed.
 """
@@ -123,7 +123,7 @@ def outside_of_regions(function: Callable[..., Any]) -> Callable[..., Any]:
 def replace_kernel(operator: str, kernel: Callable[..., Any]) -> None:
     """Run ``kernel`` as the kernel of ``operator`` (``mean.dim``); it must not call that operator itself.
 
-    On a CPU, and on CUDA if torch is built with it: below autocast, whoever casts.
+    On a CPU, and on CUDA if torch is built with it: below autocast, so that manual casts reach it, too.
     """
     for device in ("CPU", "CUDA") if torch.version.cuda else ("CPU",):
         register(operator, kernel, device)

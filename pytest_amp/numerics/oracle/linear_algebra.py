@@ -23,8 +23,8 @@ _OPERATORS = (
     *("aten::linalg_", "aten::_linalg_", "aten::cholesky", "aten::lu_", "aten::triangular_solve"),
     *("aten::matrix_exp", "aten::geqrf", "aten::ormqr", "aten::_compute_linear_combination"),
 )
-#: Starts of the names of those among them that are sums.
-_SUMS = ("aten::linalg_vector_norm", "aten::linalg_vecdot", "aten::linalg_cross")
+#: Starts of the names of those among them that add products of elements.
+_ELEMENTWISE = ("aten::linalg_vector_norm", "aten::linalg_vecdot", "aten::linalg_cross")
 #: Sum of the absolute values beside the diagonal of a row, as a share of the difference of two of its elements.
 _BESIDE = 0.25
 _DIMENSIONS_OF_A_MATRIX = 2
@@ -34,14 +34,14 @@ _VECTORS: dict[str, tuple[int, int | None]] = {"aten::_linalg_svd": (0, 2), "ate
 
 def other_values(operator: str, tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """Return values of the shape and dtype of ``tensor`` on which an operator's error is that of its kernel."""
-    depends_on_conditioning = operator.startswith(_OPERATORS) and not operator.startswith(_SUMS)
+    depends_on_conditioning = operator.startswith(_OPERATORS) and not operator.startswith(_ELEMENTWISE)
     if depends_on_conditioning and tensor.dim() >= _DIMENSIONS_OF_A_MATRIX:
         return well_conditioned(tensor, generator)
     return other_numbers(tensor, generator)
 
 
 def well_conditioned(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Return matrices of the shape of ``tensor``, whose eigenvalues and singular values lie apart in [1, 2].
+    """Return matrices of the shape of ``tensor``, with separate eigenvalues and singular values of about 1 to 2.
 
     The diagonal rises from 1 to 2. The remaining elements are random, so small that they do not close the gap between
     two elements of the diagonal, and not symmetric: an operator that takes a symmetric matrix reads one half of it.
@@ -57,17 +57,17 @@ def well_conditioned(tensor: torch.Tensor, generator: torch.Generator) -> torch.
     return result
 
 
-def with_signs_of(real: Sequence[Any], results: list[Any], operator: str) -> list[Any]:
-    """Return float64 ``results`` of an operator with the signs that the vectors of its real results have.
+def with_signs_of(measured: Sequence[Any], results: list[Any], operator: str) -> list[Any]:
+    """Return float64 ``results`` of an operator with the signs that the vectors of its measured results have.
 
     A column and a row of a singular value decomposition change their signs together. Complex vectors, whose phase is
     arbitrary, are returned as they are.
     """
     columns, rows = _VECTORS.get(operator.partition(".")[0], (None, None))
-    if columns is None or results[columns].is_complex() or not real[columns].numel():
+    if columns is None or results[columns].is_complex() or not measured[columns].numel():
         return results
     vectors = results[columns]
-    products = (vectors * real[columns].to(vectors.dtype)).sum(-2, keepdim=True)
+    products = (vectors * measured[columns].to(vectors.dtype)).sum(-2, keepdim=True)
     signs = torch.where(products < 0, -1.0, 1.0).to(vectors.dtype)
     signed = [*results]
     signed[columns] = vectors * signs

@@ -175,9 +175,9 @@ class Observer:
         # Keep copies of arguments that the evaluation of an in-place operator changes, for ``_relative_to_terms``.
         before = operation.unwritten() if operation.name.startswith(_SUMS) else operation
         real = _without_work_buffers(operation, real)
-        unsigned, unsigned_alternatives = evaluate_both(operation)
-        exact = with_signs_of(real, unsigned, operation.name)
-        alternatives = (with_signs_of(real, results, operation.name) for results in unsigned_alternatives)
+        unaligned, unaligned_alternatives = evaluate_both(operation)
+        exact = with_signs_of(real, unaligned, operation.name)
+        alternatives = (with_signs_of(real, results, operation.name) for results in unaligned_alternatives)
         lost = lost_to_underflow(_leaves(call))
         dtypes = expected_dtypes if len(expected_dtypes) == len(real) else (None,) * len(real)
         any_order = model_for(operation).name is ModelName.ANY_ORDER
