@@ -51,10 +51,10 @@ def cause_without_graph(breaks: Counter[str]) -> str:
 def cause_in_backward(compare_again: Callable[[], Iterable[Compared]], name: str, scale: float) -> str | None:
     """Return the fault of torch behind an error that disappears if backward is traced without a region.
 
-    The backward pass of a compiled function is traced in the region in which the function is
-    called, and casts what eager computes in float32. ``compare_again`` compiles and compares the step again; the error
-    of the tensor ``name`` may be ``scale`` times as large as allowed. None if it is not within that, if the step
-    raises, or if this torch has no setting for it. All compiled code is discarded.
+    The backward pass of a compiled function is traced in the region in which the function is called, and casts what
+    eager computes in float32. ``compare_again`` compiles and compares the step again; the error of the tensor ``name``
+    may be ``scale`` times as large as allowed. None if it is not within that, if the step raises, or if this torch has
+    no setting for it. All compiled code is discarded.
     """
     try:
         with backward_without_region():

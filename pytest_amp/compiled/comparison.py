@@ -72,9 +72,8 @@ class _Run:
         try:
             return eager, self._compiled(self.compiled, eager, seed, loss_scale)
         except RuntimeError as error:
-            if passes(error) or type(error).__module__.startswith(
-                "torch._dynamo"
-            ):  # such an error names the user's line
+            # An error of Dynamo's own names the user's line.
+            if passes(error) or type(error).__module__.startswith("torch._dynamo"):
                 raise
             raise self._does_not_run(error) from error
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import platform
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_amp.devices.base import DeviceKind
 
 if TYPE_CHECKING:
     import torch
-import functools
-from pathlib import Path
 
 
 class CpuDevice:

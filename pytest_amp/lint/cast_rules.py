@@ -46,16 +46,8 @@ def input_casts(program: Program, calls: Sequence[Call]) -> Iterator[Suspect]:
 
 def _reaches_model(call: Call, program: Program) -> bool:
     """Return whether the model, the case's loss or a product uses a tensor, or what is computed from it."""
-    todo, calls = [call], {call}
-    while todo:
-        for consumer in program.consumers.get(todo.pop(), []):
-            if consumer.backward or consumer in calls:
-                continue
-            if consumer.module is not None or consumer.in_loss or consumer.operator in PRODUCTS:
-                return True
-            calls.add(consumer)
-            todo.append(consumer)
-    return False
+    uses = program.uses(call)
+    return any(use.module is not None or use.in_loss or use.operator in PRODUCTS for use in uses)
 
 
 def own_cast(call: Call) -> Suspect:

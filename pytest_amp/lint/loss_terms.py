@@ -53,16 +53,9 @@ def is_reduced(call: Call) -> bool:
 
 def is_statistic(call: Call, program: Program) -> bool:
     """Return whether a reduced value is combined with tensors of more elements; a loss or a metric is not."""
-    if call.numel > 1:
-        return True
-    todo, calls = [call], {call}
-    while todo:
-        for consumer in program.consumers.get(todo.pop(), []):
-            if consumer.backward or consumer in calls or consumer.operator in _JOINING:
-                continue
-            if consumer.numel > 1:
-                return True
-            if all(operand.numel == 1 for operand in consumer.operands):
-                calls.add(consumer)
-                todo.append(consumer)
-    return False
+
+    def is_of_single_values(use: Call) -> bool:
+        return use.operator not in _JOINING and all(operand.numel == 1 for operand in use.operands)
+
+    uses = program.uses(call, is_of_single_values)
+    return call.numel > 1 or any(use.numel > 1 and use.operator not in _JOINING for use in uses)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -232,6 +232,17 @@ class Program:
                 if operand.producer is not None:
                     consumers.setdefault(operand.producer, []).append(call)
         return consumers
+
+    def uses(self, call: Call, through: Callable[[Call], bool] = lambda _call: True) -> Iterator[Call]:
+        """Yield the forward calls that use the result of a call, or of a use that ``through`` accepts, each once."""
+        todo, calls = [call], {call}
+        while todo:
+            for consumer in self.consumers.get(todo.pop(), []):
+                if not consumer.backward and consumer not in calls:
+                    yield consumer
+                    calls.add(consumer)
+                    if through(consumer):
+                        todo.append(consumer)
 
 
 def origin(operand: Operand) -> Operand:

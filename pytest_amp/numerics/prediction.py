@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 
@@ -243,11 +244,7 @@ class _ManualReference:
 
     def _scaled(self, region: Region) -> Step:
         """Run the step at the largest loss scale that keeps gradients finite."""
-
-        def run(loss_scale: float) -> Step:
-            return self.at(loss_scale, region)
-
-        loss_scale, step = at_largest_scale(run, _ends_search, self.precision)
+        loss_scale, step = at_largest_scale(partial(self.at, region=region), _ends_search, self.precision)
         bad = _nonfinite(step)
         if bad:
             raise self._not_finite(bad, region, loss_scale)

@@ -74,21 +74,14 @@ def check_scaler(
         )
     try:
         scale, observed = _run(training, nonfinite_buffers)
-    except NoLowOutput:
-        if activations_required:
+    except (NoLowOutput, RefusedOverflow) as reason:
+        if isinstance(reason, NoLowOutput) and activations_required:
             raise
         training = replace(training, overflow_activations_at=())
         scale, observed = _run(training, nonfinite_buffers)
-        low = training.precision.dtype_name
-        note(
-            f"{training.case.name}: no module returns a tensor in {low}, and overflow in the forward pass is "
-            "left out; overflow_activations_at=() says that this is known"
-        )
-    except RefusedOverflow as refusal:
-        training = replace(training, overflow_activations_at=())
-        scale, observed = _run(training, nonfinite_buffers)
-        observed.refused.append(refusal.place)
-        note(_refused(training, refusal))
+        if isinstance(reason, RefusedOverflow):
+            observed.refused.append(reason.place)
+        note(f"{training.case.name}: {_left_out(training, reason)}; overflow_activations_at=() says that this is known")
     name = training.case.name
     for line in _plant_in_the_rest(training, scale, observed.steps):
         note(f"{name}: {line}")
@@ -191,11 +184,13 @@ def _plant_in_the_rest(training: Training, scale: float, steps: Steps) -> Iterat
             yield f"{name} takes no step in iteration {at} of another run; no overflow was planted in its gradients"
 
 
-def _refused(training: Training, refusal: RefusedOverflow) -> str:
+def _left_out(training: Training, reason: NoLowOutput | RefusedOverflow) -> str:
+    if isinstance(reason, NoLowOutput):
+        low = training.precision.dtype_name
+        return f"no module returns a tensor in {low}, and overflow in the forward pass is left out"
     return (
-        f"{training.case.name}: the training step {refusal.what} at the inf that was planted in its forward pass "
-        f"({refusal}), "
-        "and overflow there is left out; overflow_activations_at=() says that this is known"
+        f"the training step {reason.what} at the inf that was planted in its forward pass ({reason}), and overflow "
+        "there is left out"
     )
 
 
