@@ -160,6 +160,8 @@ def _named(saved: Saved) -> str:
 def _check_growth(passes: Passes) -> None:
     """Check that memory does not grow from step to step."""
     bytes_alive = growth(passes, passes.amp(), steps=STEPS)
+    if len(set(bytes_alive)) > 1:  # it is chance how many reference cycles Python's collector has left
+        bytes_alive = growth(passes, passes.amp(), steps=STEPS, collect=True)
     if len(set(bytes_alive)) > 1:
         raise AmpFailure(
             f"{passes.case.name} holds more memory after each step under {passes.conditions}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,16 +104,18 @@ def tensor_peak(passes: Passes, region: Region) -> int:
     return most
 
 
-def growth(passes: Passes, region: Region, *, steps: int) -> tuple[int, ...]:
+def growth(passes: Passes, region: Region, *, steps: int, collect: bool = False) -> tuple[int, ...]:
     """Return the bytes still allocated after each step from the second on, counting only memory of these steps.
 
-    The first step is left out, since it makes allocations that happen once, such as gradients. Raises PrivateApiGone
-    if torch has no dispatch modes.
+    The first step is left out, since it makes allocations that happen once: gradients. With ``collect``, tensors
+    that only a reference cycle holds are freed after each step. Raises PrivateApiGone if torch has no dispatch modes.
     """
     held_after = []
     with live_storages() as alive:
         for _ in range(steps):
             passes.backward(passes.forward(region))
+            if collect:
+                gc.collect()
             held_after.append(sum(alive()))
     passes.forget_gradients()
     return tuple(held_after[1:])

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_amp.torch_private import exposed
+from pytest_amp.torch_private.cached import forget_cached
 from pytest_amp.torch_private.calls import call_overload
 from pytest_amp.torch_private.dispatcher import schema_of
 from pytest_amp.torch_private.gone import PrivateApiGone
@@ -44,11 +45,11 @@ def virtual_tensor(values: Any, dtype: Any, *, requires_grad: bool = False) -> A
     """Return a tensor that carries ``values``, with their shape and strides, and has ``dtype`` for torch.
 
     Autograd, autocast and type promotion see ``dtype``. The handler of ``dispatched_calls`` computes the results of
-    operators; outside of it every operator on the tensor raises. numpy and Python read the values rounded to ``dtype``,
-    ``data_ptr`` points to memory with these values, and C++ code that requests the tensor's memory gets a RuntimeError.
-    torch makes no wrapper of a compressed sparse layout: it is converted to the coordinate layout. Raises
-    PrivateApiGone without ``torch.Tensor._make_wrapper_subclass``, ``torch._C._DisableTorchDispatch`` or
-    ``torch._C._set_throw_on_mutable_data_ptr``.
+    operators; outside of it every operator on the tensor raises, and caches of functions drop it. numpy and Python read
+    the values rounded to ``dtype``, ``data_ptr`` points to memory with these values, and C++ code that requests the
+    tensor's memory gets a RuntimeError. torch makes no wrapper of a compressed sparse layout: it is converted to the
+    coordinate layout. Raises PrivateApiGone without ``torch.Tensor._make_wrapper_subclass``,
+    ``torch._C._DisableTorchDispatch`` or ``torch._C._set_throw_on_mutable_data_ptr``.
     """
     return _virtual()(_with_coordinates(values), dtype, requires_grad)
 
@@ -95,6 +96,8 @@ def dispatched_calls(handler: Handler, *, virtual_only: bool = False) -> Iterato
         _HANDLERS.pop()
         if not _HANDLERS:
             exposed.forget()
+            if _virtual.cache_info().currsize:
+                forget_cached(_virtual())
 
 
 def _real(self: Any) -> Any:
@@ -167,7 +170,7 @@ def _virtual() -> Any:
         @classmethod
         def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             if not _HANDLERS:
-                raise RuntimeError(f"{func} on a virtual tensor outside of dispatched_calls")
+                raise RuntimeError(f"{func} on a tensor of a run that has ended: the model keeps it between its calls")
             return _HANDLERS[-1](Dispatched(func, tuple(args), kwargs or {}))
 
         def __repr__(self) -> str:

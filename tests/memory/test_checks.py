@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 from collections.abc import Callable
 from typing import Any
@@ -216,6 +217,27 @@ def test_growth_of_memory_over_steps_is_red() -> None:
     assert growths[0] < growths[1] < growths[2]
     with pytest.raises(AmpFailure, match="holds more memory after each step"):
         use(Hoarder)
+
+
+def test_reference_cycles_are_no_growth() -> None:
+    class Cyclic(nn.Module):
+        """Model whose outputs are in reference cycles, which Python's collector frees at times."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(16, 16)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            cycle: list[object] = [x * 2]
+            cycle.append(cycle)
+            result: torch.Tensor = self.layer(x)
+            return result
+
+    gc.disable()
+    try:
+        assert use(Cyclic).saved.bytes
+    finally:
+        gc.enable()
 
 
 def test_recomputed_activations_are_not_counted_as_saved() -> None:
