@@ -54,8 +54,8 @@ class LoopChecks(Bound):
           them);
         - the forward pass is under autocast in the test's dtype, and backward is not;
         - an iteration begins without gradients;
-        - no buffer is left with an inf or NaN, except those named in ``nonfinite_buffers``, which must be. A name
-          may be a pattern, as of file names: ``*.running_mean``.
+        - no buffer or frozen parameter is left with an inf or NaN, except those named in ``nonfinite_buffers``, which
+          must be. A name may be a pattern, as of file names: ``*.running_mean``.
 
         A note in the summary of the run tells what is known, and fails nothing: running statistics that keep the
         planted inf, since torch updates them in the forward pass (pytorch/pytorch#115500; those of BatchNorm,

@@ -31,18 +31,26 @@ _LAYERS = (
 
 
 def take_nonfinite(model: nn.Module) -> list[str]:
-    """Return the names of nonfinite buffers, and make them finite, so that each iteration is judged separately."""
+    """Return the names of nonfinite buffers and frozen parameters, and make them finite.
+
+    So each iteration is judged separately.
+    """
     names = []
-    for name, buffer in model.named_buffers():
+    for name, buffer in _written(model):
         if is_inexact(buffer) and not bool(dense(buffer).isfinite().all()):
             names.append(name)
-            real_parts(stored_values(buffer)).nan_to_num_(0.0, 0.0, 0.0)
+            real_parts(stored_values(buffer.detach())).nan_to_num_(0.0, 0.0, 0.0)
     return names
+
+
+def _written(model: nn.Module) -> list[tuple[str, torch.Tensor]]:
+    """Return what a forward pass may write: buffers and frozen parameters, such as a codebook."""
+    return [*model.named_buffers(), *(entry for entry in model.named_parameters() if not entry[1].requires_grad)]
 
 
 def expect_buffers(training: Training, model: nn.Module, accepted: Iterable[str]) -> None:
     """Raise AmpUsageError for a name or a pattern that matches no buffer."""
-    names = [name for name, _ in model.named_buffers()]
+    names = [name for name, _ in _written(model)]
     for pattern in accepted:
         if not any(_fits(name, pattern) for name in names):
             existing = ", ".join(names) or "none"
@@ -116,10 +124,12 @@ def _failure(
         likely = "the forward pass updates them, and skipping cannot undo it; they are not running statistics of torch"
     else:
         likely = "they stay finite now"
+    frozen = {name for name, _ in training.case.realise(seed=training.seed).model.named_parameters()}
+    kind = "frozen parameters" if frozen.issuperset(wrong) else "buffers"
     return AmpFailure(
         f"{training.case.name}: "
         + (
-            f"an overflow is left in buffers: {', '.join(wrong)}"
+            f"an overflow is left in {kind}: {', '.join(wrong)}"
             if wrong
             else f"finite, and named in nonfinite_buffers: {', '.join(unused)}"
         ),

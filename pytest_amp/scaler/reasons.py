@@ -17,8 +17,8 @@ from pytest_amp.scaler.iteration import Iteration
 from pytest_amp.scaler.trace import Training
 from pytest_amp.scaler.watched import TraceStep
 
-#: Smallest scale that is tried.
-LEAST_SCALE = 2.0**-24
+#: Smallest and largest scale that are tried.
+LEAST_SCALE, LARGEST_SCALE = 2.0**-24, 2.0**16
 
 
 def origin_at(  # noqa: PLR0913  # arguments of one step
@@ -56,6 +56,28 @@ def at_any_scale(training: Training) -> AmpFailure:
         likely="the training step itself: the case's loss and its gradients are finite at a scale of 2**-24"
         if origin is None
         else origin.likely,
+    )
+
+
+def of_underflow(training: Training, scale: float, share: float) -> AmpFailure:
+    """Return the failure of gradients of which ``share`` underflows at ``scale``, while a larger one overflows."""
+    realised, larger, origin = training.case.realise(seed=training.seed), scale, None
+    while origin is None and larger < LARGEST_SCALE:
+        larger *= 4
+        origin = origin_at(
+            training.case,
+            realised.model,
+            realised.batch,
+            training.device,
+            training.precision,
+            seed=training.seed,
+            scale=larger,
+        )
+    now = f"{share:.0%} of the gradients' size is 0 at a scale of {scale:.3g}"
+    return AmpFailure(
+        f"{training.case.name}: no scale fits the gradients: at one where all are finite, others underflow",
+        now=now if origin is None else f"{now}; at {larger:.3g}, {origin.now}",
+        likely="the training step itself divides its loss or its gradients" if origin is None else origin.likely,
     )
 
 

@@ -17,7 +17,7 @@ from pytest_amp.scaler.calls import check_calls, check_stale
 from pytest_amp.scaler.iteration import Iteration
 from pytest_amp.scaler.outcomes import RULE, NoLowOutput, Steps, check_outcome, check_scale
 from pytest_amp.scaler.parts import check_parts, distance_of
-from pytest_amp.scaler.reasons import at_any_scale, likely_of_difference
+from pytest_amp.scaler.reasons import at_any_scale, likely_of_difference, of_underflow
 from pytest_amp.scaler.reference import UpdateRule
 from pytest_amp.scaler.refusal import refused
 from pytest_amp.scaler.regions import check_region
@@ -266,22 +266,34 @@ def _is_refusal(error: Exception) -> bool:
 
 def _check_gradients(training: Training, iteration: Iteration, scale: float) -> None:
     """Raise AmpFailure unless the optimizer receives the same gradients at two scales."""
-    distance = _distance(training, iteration, scale / _OTHER_SCALE)
-    if not distance <= _DISTANCE:
-        unseeded = not _distance(training, iteration, scale) <= _DISTANCE
-        raise AmpFailure(
-            f"{training.case.name}: the gradients that the optimizer sees depend on the scale",
-            label_before="rule",
-            before=f"the same at the scale S and at S / {_OTHER_SCALE:.0f}, except for rounding",
-            now=f"relative distance {distance:.3g}",
-            likely=likely_of_difference(training, scale, repeats=not unseeded),
-        )
+    smaller, _ = _first(_clean(training), scale / _OTHER_SCALE)
+    distance = _distance(iteration, smaller)
+    if distance <= _DISTANCE:
+        return
+    flushed = _flushed(iteration, smaller)
+    if flushed > distance / 2:
+        raise of_underflow(training, scale / _OTHER_SCALE, flushed)
+    again, _ = _first(_clean(training), scale)
+    raise AmpFailure(
+        f"{training.case.name}: the gradients that the optimizer sees depend on the scale",
+        label_before="rule",
+        before=f"the same at the scale S and at S / {_OTHER_SCALE:.0f}, except for rounding",
+        now=f"relative distance {distance:.3g}",
+        likely=likely_of_difference(training, scale, repeats=_distance(iteration, again) <= _DISTANCE),
+    )
 
 
-def _distance(training: Training, iteration: Iteration, scale: float) -> float:
-    """Return the relative distance of the optimizer's gradients from those of a first iteration at ``scale``."""
-    other, _ = _first(_clean(training), scale)
+def _distance(iteration: Iteration, other: Iteration) -> float:
+    """Return the relative distance of the optimizer's gradients in two first iterations."""
     if not other.gradients_by_step:
         return math.inf  # one of them is nonfinite, and its step was skipped
     # Those of later steps are of weights that earlier ones have changed, by the rounding of their gradients, too.
     return distance_of(iteration.gradients_by_step[0], other.gradients_by_step[0])
+
+
+def _flushed(iteration: Iteration, smaller: Iteration) -> float:
+    """Return the share of the gradients' size that is zero at the ``smaller`` scale alone."""
+    if not smaller.gradients_by_step:
+        return 0.0
+    gradients, at_smaller = iteration.gradients_by_step[0], smaller.gradients_by_step[0]
+    return distance_of(gradients, [a.where(b != 0, 0) for a, b in zip(gradients, at_smaller, strict=False)])

@@ -243,3 +243,24 @@ def test_summary_and_report_have_the_note(project: Project, processes: tuple[str
     note = "cpu-fp16: a_network: the planted inf stays in the running statistics of 1. torch"
     result.stdout.fnmatch_lines([f"note      {note} *"])
     assert note in page.read_text(encoding="utf-8")
+
+
+class Codebook(nn.Module):
+    """Layer that writes the average of its input into a frozen parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.codes = nn.Embedding(1, 24).requires_grad_(requires_grad=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            self.codes.weight.data.lerp_(x.detach().flatten(1).float().mean(0, keepdim=True), 0.1)
+        result: torch.Tensor = x + 0.1 * self.codes.weight.view(x.shape[1:])
+        return result
+
+
+@BOTH
+def test_frozen_parameter_that_forward_writes_is_as_a_buffer(precision: Precision) -> None:
+    with pytest.raises(AmpFailure, match=r"an overflow is left in frozen parameters: 2\.codes\.weight\n"):
+        run(case(Codebook), precision=precision)
+    assert run(case(Codebook), precision=precision, nonfinite_buffers=["2.codes.weight"])

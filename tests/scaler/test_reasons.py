@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
+from pytest_amp.cases import mlp
 from pytest_amp.failure import AmpFailure
 from pytest_amp.scaler import Iteration, reasons, standard_step
 from pytest_amp.scaler.refusal import refused
@@ -82,3 +85,23 @@ def test_gradients_finite_at_one_scale_only_fail() -> None:
     with pytest.raises(AmpFailure, match="the gradients that the optimizer sees depend on the scale") as raised:
         run(infinite_at_times)
     assert raised.match("now +relative distance inf")
+
+
+class HugeGradient(nn.Module):
+    """Model with a huge gradient of an activation, which reaches no weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(64, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.layer(x)
+        return y.float() + (y * 0).float() * 4e11
+
+
+def test_gradients_that_no_scale_fits_are_said_to_underflow() -> None:
+    with pytest.raises(AmpFailure, match="no scale fits the gradients: at one where all are finite") as raised:
+        run(standard_step, case=replace(mlp(), build=HugeGradient))
+    assert raised.match(
+        r"now +\d+% of the gradients' size is 0 at a scale of \S+; at \S+, cast .*, backward pass.*: overflow"
+    )
