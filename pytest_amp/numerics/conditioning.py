@@ -186,7 +186,10 @@ _ADVICE = (
         "Rounding decides the sign of its argument (of an L1 loss whose outputs equal targets): check with others",
     ),
     (_NORMS, "The rows that it normalizes are nearly constant: check with other inputs or weights, or bound its input"),
-    (_CANCELS, "Terms cancel in it: compute it in float32 (x.float()), or subtract before squaring or summing"),
+    (
+        _CANCELS,
+        "Terms cancel in it: compute it, and its terms, in float32 (x.float()), or subtract before squaring or summing",
+    ),
 )
 
 

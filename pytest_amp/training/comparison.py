@@ -29,7 +29,7 @@ from pytest_amp.training.band import (
 from pytest_amp.training.constants import Constants, frozen_tensors
 from pytest_amp.training.draws import recorded_draws
 from pytest_amp.training.gradients import Doubtful, check_gradients
-from pytest_amp.training.reasons import first_of, likely_first_loss, likely_overflow, likely_sizes
+from pytest_amp.training.reasons import first_of, likely_first_loss, likely_forward, likely_overflow, likely_sizes
 from pytest_amp.training.replaced import Replaced
 from pytest_amp.training.rounding import rounded_step
 from pytest_amp.training.state import Rounded, UpdatedModules, rounded_kept, rounded_parameters, rounded_state
@@ -174,7 +174,7 @@ def _check(
             before=f"{band.losses[left]:.6g} within {band.half[left]:.3g} ({band.width_in_words(left)})",
             now=f"{low_run.losses[left]:.6g} in {setup.precision.name}, "
             f"{abs(low_run.losses[left] - band.losses[left]) / band.half[left]:.1f} times as far as allowed",
-            likely=_likely(setup, plain, low_run, left),
+            likely=_likely(setup, plain, low_run, left, allowed=band.half[left], draws=draws),
         )
     check_gradients(setup, plain, low_run, companions, draws)
     return low_run, band
@@ -337,8 +337,10 @@ def _stale(low_run: Trajectory) -> str | None:
     )
 
 
-def _likely(setup: Setup, plain: Trajectory, low_run: Trajectory, left: int) -> str:
-    """Return the likely cause, from the steps up to ``left``."""
+def _likely(  # noqa: PLR0913  # the runs that are compared
+    setup: Setup, plain: Trajectory, low_run: Trajectory, left: int, *, allowed: float, draws: Draws
+) -> str:
+    """Return the likely cause, from the steps up to ``left``, whose loss may deviate by ``allowed``."""
     if not _finite(low_run.losses[left]):
         return likely_overflow(setup, left)
     if left == 0:
@@ -356,7 +358,7 @@ def _likely(setup: Setup, plain: Trajectory, low_run: Trajectory, left: int) -> 
         )
         if low_share > float32 + 0.01:
             return f"gradients that are zero and should not be: {low_share:.1%}, {float32:.1%} in float32"
-    return (
+    return likely_forward(setup, left, draws, allowed=allowed) or (
         "gradients are not those of float32: not unscaled before they are read or clipped, accumulated or "
         "averaged in the low dtype, or an operator that needs float32 runs in a low dtype"
     )

@@ -7,12 +7,17 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pytest_amp.numerics import Conditions
+from pytest_amp.account import receive
+from pytest_amp.cases import Realised, loss_of, passes
+from pytest_amp.failure import AmpFailure
+from pytest_amp.numerics import Conditions, predict
 from pytest_amp.numerics.conditioning import jumps_of
+from pytest_amp.numerics.draws import Draws
 from pytest_amp.numerics.nonfinite import Origins, origin_in_step, recorded_origins, refusals_are_expected
 from pytest_amp.numerics.oracle.module_places import Direction
 from pytest_amp.numerics.predicted import likely_operator
 from pytest_amp.numerics.prediction import ORACLE, manual_region
+from pytest_amp.training.rounding import before_step
 from pytest_amp.training.trajectory import Setup, TrainingIteration, TrajectoryStep, run
 
 #: Relative difference of gradient norms above which it is reported as the cause; rounding never reaches a tenth.
@@ -100,11 +105,47 @@ def likely_first_loss(setup: Setup) -> str:
     if origin is not None and origin.direction is Direction.FORWARD:
         return f"{origin.now}, which later operators make finite; take {origin.advice}"
     if setup.device.type in ORACLE:
-        region = manual_region(setup.device, setup.precision, inside=True)
-        jumps = jumps_of(setup.case, realised, where, region, loss_scale=1.0, forward_only=True)
-        if jumps and jumps[0].after > _NOISY:
-            return f"{_FIRST}: the noise jumps at {jumps[0]}. {jumps[0].advice}"
+        jump = _forward_jump(setup, realised, where)
+        if jump is not None:
+            return f"{_FIRST}: {jump}"
     return f"{_FIRST}, or something else"
+
+
+def likely_forward(setup: Setup, step: int, draws: Draws, *, allowed: float) -> str | None:
+    """Return the cause if the forward pass alone moves the loss of a later step out of its band; None otherwise.
+
+    Manual casts then compute a loss that is off by more than half of ``allowed`` from the float32 run's weights, which
+    no update in a low dtype has touched.
+    """
+    try:
+        realised = before_step(setup, step, draws)
+        prediction = predict(setup.case, realised, setup.device, setup.precision, seed=setup.seed_of(step))
+    except AmpFailure as failure:
+        receive(failure)
+        return None
+    except Exception as error:  # whatever a model raises in float64 or with manual casts
+        if passes(error):
+            raise
+        return None
+    exact, cast = (float(loss_of(run.outputs)) for run in (prediction.exact, prediction.reference))
+    if not abs(cast - exact) > allowed / 2:
+        return None
+    observed = (
+        f"the forward pass, not the updates: from the weights of {setup.reference}, too, the loss of this step is "
+        f"{cast:.6g} in {setup.precision.name} and {exact:.6g} in float64"
+    )
+    where = replace(_conditions(setup), seed=setup.seed_of(step))
+    jump = _forward_jump(setup, realised, where) if setup.device.type in ORACLE else None
+    return observed if jump is None else f"{observed}; {jump}"
+
+
+def _forward_jump(setup: Setup, realised: Realised, where: Conditions) -> str | None:
+    """Return the operator of the forward pass at which noise arises, and advice; None if there is little noise."""
+    region = manual_region(setup.device, setup.precision, inside=True)
+    jumps = jumps_of(setup.case, realised, where, region, loss_scale=1.0, forward_only=True)
+    if jumps and jumps[0].after > _NOISY:
+        return f"the noise jumps at {jumps[0]}. {jumps[0].advice}"
+    return None
 
 
 def _conditions(setup: Setup) -> Conditions:

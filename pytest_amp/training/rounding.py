@@ -68,12 +68,12 @@ def rounded_step(setup: Setup, index: int, names: Container[str], draws: Draws) 
 
 
 def _prediction(setup: Setup, index: int, draws: Draws) -> Prediction:
-    realised = replace(_before(setup, index, draws), draws=draws if draws.recorded else None)
+    realised = before_step(setup, index, draws)
     return predict(setup.case, realised, setup.device, setup.precision, seed=setup.seed_of(index))
 
 
-def _before(setup: Setup, index: int, draws: Draws) -> Realised:
-    """Return the model and the batch of a step before it runs."""
+def before_step(setup: Setup, index: int, draws: Draws) -> Realised:
+    """Return the float32 run's model before step ``index``, its batch, and ``draws`` to replay if there are any."""
     instances: dict[int, Realised] = {}
 
     def train(iteration: TrainingIteration) -> None:
@@ -84,7 +84,7 @@ def _before(setup: Setup, index: int, draws: Draws) -> Realised:
     low = setup.plain is not None  # the case of float32 runs has other tensors
     with contextlib.nullcontext() if low else draws.replaying():
         run(replace(setup, train=train, steps=max(index + 1, 2)), low=low)
-    return instances[index]
+    return replace(instances[index], draws=draws if draws.recorded else None)
 
 
 def _gradients(step: Step, names: Container[str]) -> dict[str, torch.Tensor]:

@@ -8,13 +8,15 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
 from pytest_amp.cases import Case, mlp
 from pytest_amp.devices import find_device
 from pytest_amp.failure import AmpFailure
-from pytest_amp.precision import FP16
+from pytest_amp.numerics.draws import Draws
+from pytest_amp.precision import BF16, FP16
 from pytest_amp.training import Setup
-from pytest_amp.training.reasons import first_of, likely_sizes
+from pytest_amp.training.reasons import first_of, likely_forward, likely_sizes
 from pytest_amp.training.trajectory import TrajectoryStep
 from tests.training.test_check_training import run
 
@@ -62,6 +64,34 @@ def test_exponential_beyond_the_range_is_named() -> None:
     with pytest.raises(AmpFailure, match=r"step 0: skipped \d+ times in a row") as raised:
         run(case=replace(mlp(), loss=loss), precision=FP16)
     assert raised.match(r"likely +exp in the loss, forward pass, at \S+test_reasons\.py:\d+: overflow")
+
+
+class Distillation(nn.Module):
+    """Student beside a frozen teacher."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.teacher = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 4)).requires_grad_(requires_grad=False)
+        self.student = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 4))
+
+
+def distillation_loss(model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    """Return the divergence from the teacher, whose terms cancel: autocast computes both factors in a low dtype."""
+    teacher, student = (child(batch["inputs"]) for child in model.children())
+    logs, targets = functional.log_softmax(student / 8, -1), functional.softmax(teacher / 8, -1)
+    return 64 * functional.kl_div(logs, targets, reduction="batchmean")
+
+
+def test_later_loss_that_the_forward_pass_alone_moves_is_named() -> None:
+    """The band is as wide as the first loss's error, which is in it."""
+    case = replace(mlp(), build=Distillation, loss=distillation_loss)
+    setup = Setup(case, find_device("cpu"), BF16, steps=4, make_optimizer=torch.optim.AdamW)
+    for step in (0, 2):
+        text = likely_forward(setup, step, Draws(), allowed=1e-3)
+        assert text is not None
+        assert re.match("the forward pass, not the updates: from the weights of float32, too, the loss of this", text)
+        assert re.search(r"the noise jumps at sum in the loss, forward pass, at \S+test_reasons\.py:\d+", text)
+    assert likely_forward(setup, 2, Draws(), allowed=10.0) is None
 
 
 def test_overflow_that_develops_in_training_is_named() -> None:
