@@ -219,6 +219,25 @@ def test_growth_of_memory_over_steps_is_red() -> None:
         use(Hoarder)
 
 
+def test_state_that_the_first_pass_sets_is_not_compared() -> None:
+    class Calibrated(nn.Module):
+        """Model whose first pass measures the size of its outputs, and saves more."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(16, 16)
+            self.register_buffer("size", torch.zeros(()))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y: torch.Tensor = self.layer(x)
+            if not self.size:
+                self.size.fill_(y.detach().abs().max())
+                y = y.float().tanh()
+            return y / self.size
+
+    assert use(Calibrated).saved.bytes
+
+
 def test_reference_cycles_are_no_growth() -> None:
     class Cyclic(nn.Module):
         """Model whose outputs are in reference cycles, which Python's collector frees at times."""
