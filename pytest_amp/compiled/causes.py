@@ -48,6 +48,24 @@ def cause_without_graph(breaks: Counter[str]) -> str:
     return "TORCH_COMPILE_DISABLE or TORCHDYNAMO_DISABLE is set, or the function is one that Dynamo skips"
 
 
+def cause_of_error(error: RuntimeError, in_float32: Callable[[], object] | None) -> str:
+    """Return why only the compiled step raises ``error``; ``in_float32`` runs it without a region, if it can."""
+    if "double backward" in str(error):  # torch/_functorch/_aot_autograd/runtime_wrappers.py
+        return (
+            "the loss differentiates gradients (create_graph=True), and torch.compile supports no second "
+            "derivatives: leave this check out, or compile functions that are not differentiated twice"
+        )
+    try:
+        if in_float32 is not None:
+            in_float32()
+    except Exception as again:
+        if passes(again):  # a fault of the machine
+            raise
+        if str(again) == str(error):
+            return "the compiler, not mixed precision: compiled, the step raises the same error in float32"
+    return "the compiler: the same step runs in eager"
+
+
 def cause_in_backward(compare_again: Callable[[], Iterable[Compared]], name: str, scale: float) -> str | None:
     """Return the fault of torch behind an error that disappears if backward is traced without a region.
 

@@ -18,7 +18,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from pytest_amp.cases import Case, Realised, in_one_line, passes
-from pytest_amp.compiled.causes import BACKWARD_OFF, cause_in_backward, cause_without_graph, known_cause
+from pytest_amp.compiled.causes import BACKWARD_OFF, cause_in_backward, cause_of_error, cause_without_graph, known_cause
 from pytest_amp.compiled.compilation import Compilation, Where
 from pytest_amp.compiled.distance import StepDistance, equal_names, have_equal_forward
 from pytest_amp.compiled.graph_by_graph import graph_by_graph
@@ -75,22 +75,22 @@ class _Run:
             # An error of Dynamo's own names the user's line.
             if passes(error) or type(error).__module__.startswith("torch._dynamo"):
                 raise
-            raise self._does_not_run(error) from error
+            raise self._does_not_run(error, seed) from error
 
-    def _does_not_run(self, error: RuntimeError) -> AmpFailure:
+    def _does_not_run(self, error: RuntimeError, seed: int) -> AmpFailure:
         """Return the failure for an error of the compiled step alone."""
-        likely = "the compiler: the same step runs in eager"
-        if "double backward" in str(error):  # torch/_functorch/_aot_autograd/runtime_wrappers.py
-            likely = (
-                "the loss differentiates gradients (create_graph=True), and torch.compile supports no second "
-                "derivatives: leave this check out, or compile functions that are not differentiated twice"
-            )
+
+        def in_float32() -> None:
+            realised = self.realised(seed).on(self.conditions.device.torch_device)
+            run_step(self.compiled, realised, contextlib.nullcontext, seed=seed, replay=False)
+
+        is_around = self.compilation.region is Where.AROUND
         return AmpFailure(
             f"{self.case.name}, compiled ({self.compilation}), does not run under {self.conditions}",
             label_before="eager",
             before="it runs in eager",
             now=self.conditions.now(in_one_line(error)),
-            likely=likely,
+            likely=cause_of_error(error, in_float32 if is_around else None),
         )
 
     def _compiled(self, case: Case, eager: Step, seed: int, loss_scale: float) -> Step:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_amp.compiled.causes import known_cause
+from pytest_amp.compiled.causes import cause_of_error, known_cause
 from pytest_amp.devices import find_device
 from pytest_amp.numerics import Conditions
 from pytest_amp.precision import BF16, FP16, Precision
@@ -45,3 +45,19 @@ def test_other_conditions_have_no_known_cause(monkeypatch: pytest.MonkeyPatch) -
     assert cause("1.1.bias", precision=BF16) is None
     monkeypatch.setattr(torch, "__version__", "2.15.0+cu130")
     assert cause("1.1.bias") is None
+
+
+@pytest.mark.parametrize(
+    ("in_float32", "likely"),
+    [
+        ("view size is not compatible", "the compiler, not mixed precision: compiled, the step raises the same error"),
+        ("another error", "the compiler: the same step runs in eager"),
+        (None, "the compiler: the same step runs in eager"),
+    ],
+)
+def test_error_of_the_compiled_step_is_tried_in_float32(in_float32: str | None, likely: str) -> None:
+    def run() -> None:
+        if in_float32 is not None:
+            raise RuntimeError(in_float32)
+
+    assert cause_of_error(RuntimeError("view size is not compatible"), run).startswith(likely)
