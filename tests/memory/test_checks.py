@@ -223,6 +223,8 @@ def test_state_that_the_first_pass_sets_is_not_compared() -> None:
     class Calibrated(nn.Module):
         """Model whose first pass measures the size of its outputs, and saves more."""
 
+        size: torch.Tensor
+
         def __init__(self) -> None:
             super().__init__()
             self.layer = nn.Linear(16, 16)
