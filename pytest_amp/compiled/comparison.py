@@ -8,7 +8,7 @@ exact: only the median error of its tensors must be at least LEAST of the noise.
 from __future__ import annotations
 
 import contextlib
-import statistics
+import itertools
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,6 +22,7 @@ from pytest_amp.compiled.causes import BACKWARD_OFF, cause_in_backward, cause_of
 from pytest_amp.compiled.compilation import Compilation, Where
 from pytest_amp.compiled.distance import StepDistance, equal_names, have_equal_forward
 from pytest_amp.compiled.graph_by_graph import graph_by_graph
+from pytest_amp.compiled.least import check_least
 from pytest_amp.devices import DeviceKind
 from pytest_amp.devices.generators import seed_torch
 from pytest_amp.failure import AmpFailure, is_usage_error
@@ -36,7 +37,6 @@ from pytest_amp.numerics.realised import realise, realise_and_run_float32
 from pytest_amp.numerics.step import in_words
 from pytest_amp.precision import dtype_name
 from pytest_amp.record import Observe
-from pytest_amp.text.amounts import counted
 from pytest_amp.torch_private import compiled_graphs, graph_breaks, numpy_draws_itself, random_as_eager, taken_apart
 
 __tracebackhide__ = is_usage_error
@@ -113,10 +113,15 @@ class _Run:
             inputs=_used_gradients(compiled.inputs, eager.inputs),
         )
 
-    def _eager(self, realised: Realised, seed: int, loss_scale: float) -> Step:
-        """Run the step in eager, with its own random numbers."""
-        here = realised.on(self.conditions.device.torch_device)
-        return run_step(self.case, here, self.conditions.region, seed=seed, loss_scale=loss_scale, replay=False)
+    def _eager(self, realised: Realised, seed: int, loss_scale: float, *, cache: bool = True) -> Step:
+        """Run the step in eager, with its own random numbers; without ``cache`` each use of a weight casts it."""
+        conditions = self.conditions
+        here = realised.on(conditions.device.torch_device)
+
+        def region() -> contextlib.AbstractContextManager[object]:
+            return conditions.device.autocast(conditions.precision.dtype, cache_enabled=cache)
+
+        return run_step(self.case, here, region, seed=seed, loss_scale=loss_scale, replay=False)
 
     def eager_by_graphs(self, eager: Step, loss_scale: float) -> Step | None:
         """Run the step in eager graph by graph, each with its own backward pass, as the compiled step has them.
@@ -143,13 +148,21 @@ class _Run:
             with contextlib.suppress(RuntimeError), sdpa_kernel([kernel]):  # a kernel may not support these tensors
                 yield self._eager(realised, self.conditions.seed, loss_scale)
 
-    def eager_as_traced(self, loss_scale: float) -> Step | None:
-        """Run the step in eager, decomposed as in traces; None on a CPU if the step draws no random numbers there."""
-        realised = self.realised(self.conditions.seed)
-        with taken_apart():
-            step = self._eager(realised, self.conditions.seed, loss_scale)
-        has_drawn = _has_drawn(torch.device("cpu"), self.conditions.seed)
-        return step if has_drawn or self.conditions.device.kind is not DeviceKind.CPU else None
+    def eager_as_traced(self, loss_scale: float) -> Iterator[Step]:
+        """Yield the step in eager as a trace runs it.
+
+        AOTAutograd traces without autocast's cache: a weight that is used several times is cast for each use, and the
+        gradients of its uses are added in float32. On an accelerator, and on a CPU if the step draws random numbers,
+        operators are decomposed, too.
+        """
+        realised, seed = self.realised(self.conditions.seed), self.conditions.seed
+        yield self._eager(realised, seed, loss_scale, cache=False)
+        for cache in (True, False):
+            with taken_apart():
+                step = self._eager(realised, seed, loss_scale, cache=cache)
+            if not _has_drawn(torch.device("cpu"), seed) and self.conditions.device.kind is DeviceKind.CPU:
+                return
+            yield step
 
 
 #: Attention kernels, of which a trace on an accelerator may select another one than eager.
@@ -233,7 +246,11 @@ def check_compiled(
     unequal = [tensor for tensor in compared if tensor.name not in same_as_eager]
     eager_run = CaseRun(case, realised, conditions, prediction, fp32, None)
     _check_errors(run, eager_run, _without_eagers_own(eager_run, eager, unequal))
-    _check_least(run, compared, u)
+
+    def without_cache() -> list[Compared]:
+        return compare(prediction, next(run.eager_as_traced(prediction.loss_scale)), fp32, u=u)
+
+    check_least(f"{case.name}, compiled ({compilation})", conditions, compared, without_cache)
     if not compilation.fuses:
         _check_same_kernels(
             run, eager, compiled_step, prediction, bits=bits and conditions.device.kind is DeviceKind.CPU, graphs=graphs
@@ -335,26 +352,6 @@ def _check_errors(run: _Run, eager_run: CaseRun, compared: Sequence[Compared]) -
     )
 
 
-def _check_least(run: _Run, compared: Sequence[Compared], u: float) -> None:
-    """Check that tensors which low-precision operators reach are rounded: below LEAST of the noise they are float32."""
-    large = [
-        tensor
-        for tensor in compared
-        if tensor.elements >= tolerance.ENOUGH and tensor.noise > tolerance.floor(tensor.elements, u)
-    ]
-    median = statistics.median(tensor.excess_over_noise(u) for tensor in large) if large else 1.0
-    if median < tolerance.LEAST:
-        raise AmpFailure(
-            f"{run.case.name}, compiled ({run.compilation}): {median:.2g} of the noise from float64 "
-            f"under {run.conditions}",
-            label_before="rule",
-            before=f"at least {tolerance.LEAST} in the median of {counted(len(large), 'tensor')}; 1 where each kernel "
-            "rounds",
-            now=run.conditions.now("it is more exact than the low dtype allows"),
-            likely="autocast was off in the compiled function",
-        )
-
-
 def _check_same_kernels(  # noqa: PLR0913  # both steps, and what is known of them
     run: _Run, eager: Step, compiled: Step, prediction: Prediction, *, bits: bool, graphs: int
 ) -> None:
@@ -373,15 +370,11 @@ def _check_same_kernels(  # noqa: PLR0913  # both steps, and what is known of th
             distance = StepDistance.between(by_graphs, compiled, prediction, u)
         if distance.is_none(scale, bits=bits):
             return
-    traced = run.eager_as_traced(prediction.loss_scale)
-    if traced is not None:
-        distance = StepDistance.between(traced, compiled, prediction, u)
-        if distance.is_none(scale, bits=bits):
-            return
-    for other in run.eager_by_other_attention(prediction.loss_scale):
+    scaled_by = prediction.loss_scale
+    for eager_run in itertools.chain(run.eager_as_traced(scaled_by), run.eager_by_other_attention(scaled_by)):
         distance = min(
             distance,
-            StepDistance.between(other, compiled, prediction, u),
+            StepDistance.between(eager_run, compiled, prediction, u),
             key=lambda distance_of_run: distance_of_run.median,
         )
         if distance.is_none(scale, bits=bits):

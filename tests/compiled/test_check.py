@@ -304,3 +304,24 @@ def test_error_of_the_compiled_step_alone_is_a_failure() -> None:
     with pytest.raises(AmpFailure, match=r"slope, compiled \(aot_eager\), does not run under autocast") as failure:
         check(smooth, Compilation(backend="aot_eager"))
     assert "likely    the loss differentiates gradients (create_graph=True)" in str(failure.value)
+
+
+def test_weights_that_a_trace_casts_for_each_use_are_compared_without_the_cache() -> None:
+    """AOTAutograd adds the gradients of a recurrent cell's steps in float32, eager in the low dtype."""
+
+    class Unrolled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.cell, self.head = nn.Linear(32, 16), nn.Linear(16, 12)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            state, outputs = torch.zeros(x.shape[0], 16), []
+            for step in x.unbind(1):
+                state = self.cell(torch.cat([step, state], -1).float()).tanh()
+                outputs.append(self.head(state))
+            return torch.stack(outputs, 1)
+
+    case = Case(
+        "unrolled", Unrolled, lambda: torch.randn(2, 24, 16), lambda model, x: model(x).float().logsumexp(-1).mean()
+    )
+    check(case, Compilation(backend="aot_eager"))
