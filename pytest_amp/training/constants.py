@@ -36,9 +36,13 @@ class Constants:
 
 
 def frozen_tensors(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Return the model's floating-point parameters and buffers that do not require a gradient, by name."""
+    """Return the model's floating-point parameters and buffers that no optimizer trains, by name.
+
+    They do not require a gradient, or the forward pass has computed them, as that of a quantized layer its integers.
+    """
     named = [*model.named_parameters(), *model.named_buffers()]
-    return {name: value.detach() for name, value in named if value.is_floating_point() and not value.requires_grad}
+    trained = {name for name, value in named if value.requires_grad and value.is_leaf}
+    return {name: value.detach() for name, value in named if value.is_floating_point() and name not in trained}
 
 
 def _constants(setup: Setup, *, low: bool) -> dict[str, torch.Tensor]:

@@ -180,6 +180,36 @@ def test_queue_of_features_may_be_rounded(precision: Precision) -> None:
     train(WithQueue, precision)
 
 
+class Quantized(nn.Module):
+    """Model whose forward pass writes the integers of a weight into a buffer, with their gradient."""
+
+    def __init__(self, *, averages: bool = False) -> None:
+        super().__init__()
+        self.averages, self.weight, self.last = averages, nn.Parameter(torch.randn(32, 16) / 4), nn.Linear(32, 4)
+        self.register_buffer("integers", torch.zeros(32, 16))
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        scaled = self.weight * 64
+        integers = scaled + (scaled.round() - scaled).detach()
+        if self.averages:
+            integers = (integers + self.get_buffer("integers").detach() / 2).bfloat16().float()
+        self.integers = integers
+        result: torch.Tensor = self.last(functional.gelu(functional.linear(values, integers / 64)))
+        return result
+
+
+@BOTH
+def test_integers_that_each_step_computes_are_no_rounded_state(precision: Precision) -> None:
+    train(Quantized, precision)
+
+
+def test_rounded_average_that_each_step_computes_is_red() -> None:
+    with pytest.raises(
+        AmpFailure, match=r"a parameter or buffer .*\n.*\n.*integers is float32 with values of bfloat16"
+    ):
+        train(lambda: Quantized(averages=True))
+
+
 def test_average_that_starts_with_its_first_value_is_a_failure() -> None:
     with pytest.raises(AmpFailure, match=r"(?s)is not in float32\n.*queue is float32 with values of bfloat16 only"):
         train(WithAverage)
