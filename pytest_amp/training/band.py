@@ -63,8 +63,15 @@ class Band:
     @property
     def visible(self) -> float:
         """Return the largest change of the float32 loss since step 0, in half widths; a small change tests nothing."""
-        first = self.losses[0]
-        return max(_ratio(abs(loss - first), half) for loss, half in zip(self.losses, self.half, strict=True))
+        return self._change(self.most_visible)
+
+    @property
+    def most_visible(self) -> int:
+        """Return the step at which the float32 loss has changed most since step 0, in half widths."""
+        return max(range(len(self.losses)), key=self._change)
+
+    def _change(self, step: int) -> float:
+        return _ratio(abs(self.losses[step] - self.losses[0]), self.half[step])
 
 
 def _ratio(distance: float, half: float) -> float:

@@ -54,13 +54,13 @@ class TooLittleSeen(AmpFailure):
 
     def __init__(self, setup: Setup, band: Band) -> None:
         """Report the band and the losses in it."""
-        first, last = band.losses[0], max(band.losses, key=lambda loss: abs(loss - band.losses[0]))
-        self.needed, self.moved = _VISIBLE * band.half[-1], abs(last - first)
+        first, step = band.losses[0], band.most_visible
+        self.needed, self.moved = _VISIBLE * band.half[step], abs(band.losses[step] - first)
         super().__init__(
             f"{setup.case.name}: {setup.steps} steps in float32 move the loss too little to see anything by",
             label_before="rule",
-            before=f"by {_VISIBLE:.0f} times half of the band's width at least, at the end {band.half[-1]:.3g}",
-            now=f"loss {first:.6g} at first, {band.losses[-1]:.6g} at the end",
+            before=f"by {_VISIBLE:.0f} times half of the band's width at least, at step {step} {band.half[step]:.3g}",
+            now=f"loss {first:.6g} at first, {band.losses[step]:.6g} at step {step}",
             likely="too few steps, too low a learning rate, a loss that cannot fall (random targets, fresh batches), "
             "or one that jumps from step to step: more steps, or a larger batch",
         )

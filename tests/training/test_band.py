@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
-from pytest_amp.training import WIDTH, make_band
+from pytest_amp.cases import mlp
+from pytest_amp.devices import find_device
+from pytest_amp.precision import BF16
+from pytest_amp.training import WIDTH, Setup, TooLittleSeen, make_band
 from pytest_amp.training.band import redrawn_band, widened
 
 LOSSES = [4.0, 3.0, 2.0, 1.0]
@@ -64,3 +68,13 @@ def test_tolerance_scale_multiplies_the_band_of_redrawn_runs() -> None:
     redrawn = [*([[x + 0.1 for x in LOSSES]] * 15), [*LOSSES[:-1], LOSSES[-1] + 2.0]]
     band, wide = (redrawn_band(LOSSES, redrawn, u=2.0**-20, scale=scale) for scale in (1.0, 2.0))
     assert wide.half == pytest.approx([2 * half for half in band.half])
+
+
+def test_change_that_is_too_small_is_that_of_the_step_that_shows_most() -> None:
+    """A loss that rises and falls back has its largest change in a narrow part of the band, or in a wide one."""
+    losses, noise = [1.0, 3.0, 1.1, 1.1, 1.1, 1.1, 1.1], [0.0, 1.0, 0.0, 0.05, 0.05, 0.05, 0.05]
+    band = make_band(losses, [[loss + more for loss, more in zip(losses, noise, strict=True)]], u=2.0**-9)
+    setup = Setup(mlp(), find_device("cpu"), BF16, steps=len(losses), make_optimizer=torch.optim.AdamW)
+    failure = TooLittleSeen(setup, band)
+    assert failure.moved / failure.needed == pytest.approx(band.visible / 4)
+    assert failure.moved < failure.needed
