@@ -6,12 +6,33 @@ import functools
 import gc
 import sys
 import weakref
+from dataclasses import dataclass
 from typing import Any
 
 _Wrapper: Any = type(functools.lru_cache(maxsize=1)(lambda: None))
 _CONTAINERS = (tuple, list, dict)
+
+
+@dataclass
+class _Cache:
+    """Weak reference to a cache, and the number of entries that had been added to it when it was last searched."""
+
+    reference: weakref.ref[Any]
+    added: int = -1
+
+    def forget(self, kind: type) -> None:
+        """Clear the cache if it holds an instance of ``kind``; one without new entries is not searched."""
+        cache = self.reference()
+        if cache is None or cache.cache_info().misses == self.added:
+            return
+        self.added = cache.cache_info().misses
+        if any(_holds(entry, kind) for entry in gc.get_referents(cache)):
+            cache.cache_clear()
+            self.added = -1
+
+
 #: Caches of the process, and the number of modules with which they were listed: a list takes a tenth of a second.
-_LISTED: list[weakref.ref[Any]] = []
+_LISTED: list[_Cache] = []
 _modules = 0
 
 
@@ -20,17 +41,15 @@ def forget_cached(kind: type) -> None:
 
     Libraries cache position embeddings by shape, device and dtype, in functions that all copies of a model share.
     """
-    for reference in _caches():
-        cache = reference()
-        if cache is not None and any(_holds(entry, kind) for entry in gc.get_referents(cache)):
-            cache.cache_clear()
+    for cache in _caches():
+        cache.forget(kind)
 
 
-def _caches() -> list[weakref.ref[Any]]:
+def _caches() -> list[_Cache]:
     global _modules  # noqa: PLW0603  # the list belongs to the process, as its modules do
     if len(sys.modules) != _modules:
         _modules = len(sys.modules)
-        _LISTED[:] = [weakref.ref(item) for item in gc.get_objects() if type(item) is _Wrapper]
+        _LISTED[:] = [_Cache(weakref.ref(item)) for item in gc.get_objects() if type(item) is _Wrapper]
     return _LISTED
 
 
