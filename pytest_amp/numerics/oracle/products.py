@@ -143,8 +143,9 @@ PARTS = (2, 4, 8, 16, *(parts for parts in range(3, 65) if parts not in {4, 8, 1
 FEW_TERMS = 8
 #: Tile sizes of cuBLAS's kernels: the number of terms in a part is rounded up to a multiple of one of them.
 TILES = (1, 16, 32, 64, 128)
-#: Number of products of two elements up to which all numbers of parts are tried, not only the usual ones.
-FEW_PRODUCTS = 2**26
+#: Number of products of two elements up to which all numbers of parts are tried, not only the usual ones. cuBLAS splits
+#: the 50257 terms of a gradient of GPT-2's embeddings (2**33 products) into 22 parts (H200, torch 2.11).
+FEW_PRODUCTS = 2**36
 #: Number of leading entries of ``PARTS`` that are tried for products of any size.
 _USUAL = 4
 
