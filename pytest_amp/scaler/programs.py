@@ -70,10 +70,13 @@ class Lane:
             return Gradients.NONE
         return Gradients.FINITE if all(map(math.isfinite, self.gradients)) else Gradients.NON_FINITE
 
-    def multiply(self, factor: float) -> None:
-        """Multiply the model's gradients by ``factor``."""
-        if self.gradients is not None:
-            self.gradients = [self.rounded(g * factor) for g in self.gradients]
+    def multiply(self, factor: float) -> list[float] | None:
+        """Multiply the model's gradients by ``factor``; return the products in float32, None without gradients."""
+        if self.gradients is None:
+            return None
+        products = [float32(g * factor) for g in self.gradients]
+        self.gradients = [self.rounded(product) for product in products]
+        return products
 
 
 class SideBySide:
@@ -215,16 +218,20 @@ class SideBySide:
         )
         for left_behind in ("grad_scale", "found_inf"):  # by a fused step that raised
             vars(lane.optimizer).pop(left_behind, None)
-        if not lane.fused or steps:
-            self._divide_if_left_ready(lane, before)
+        applied = self._divide_if_left_ready(lane, before) if not lane.fused or steps else None
         if steps and lane.gradients is not None:
-            moved = zip(lane.values, lane.gradients, strict=True)
-            lane.values = [lane.rounded(value - _RATE * g) for value, g in moved]
+            # A fused kernel stores the quotients in float16, and applies them in float32, where they may be finite.
+            gradients = applied if lane.fused and applied is not None else lane.gradients
+            lane.values = [lane.rounded(value - _RATE * g) for value, g in zip(lane.values, gradients, strict=True)]
 
-    def _divide_if_left_ready(self, lane: Lane, before: Stage) -> None:
-        """Divide gradients when their optimizer leaves READY, by whichever call, and never again."""
-        if before is Stage.READY and self.model.stage(lane.name) is not Stage.READY:
-            lane.multiply(1 / self.model.get_scale())
+    def _divide_if_left_ready(self, lane: Lane, before: Stage) -> list[float] | None:
+        """Divide gradients when their optimizer leaves READY, by whichever call, and never again.
+
+        Return the quotients in float32; None if nothing is divided.
+        """
+        if before is not Stage.READY or self.model.stage(lane.name) is Stage.READY:
+            return None
+        return lane.multiply(1 / self.model.get_scale())
 
     def update(self) -> None:
         """Call ``update`` by the rule."""

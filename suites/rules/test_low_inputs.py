@@ -116,12 +116,14 @@ def test_parametrized_weights_are_trained(amp: SuiteAmp, kind: str) -> None:
     """The result is low-precision; every parameter of the parametrization gets a float32 gradient near float32's."""
     module = _Normed(kind).to(amp.device.torch_device).eval()  # in training spectral_norm iterates
     batch = torch.randn(4, 8, device=amp.device.torch_device)
+    # A sum of squares has hardly a gradient: an orthogonal weight does not change it.
+    factors = torch.randn_like(module(batch))
     gradients = []
     for enabled in (False, True):
         module.zero_grad()
         with amp.autocast(enabled=enabled):
             result = module(batch)
-            loss = result.float().square().sum()
+            loss = (result.float() * factors).sum()
         loss.backward()
         gradients.append({name: parameter.grad for name, parameter in module.named_parameters()})
     assert result.dtype is amp.dtype

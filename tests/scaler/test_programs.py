@@ -104,3 +104,17 @@ def test_disagreement_lists_the_calls() -> None:
     both.model.tracker = 3
     with pytest.raises(AssertionError, match=r"_growth_tracker': 0.*the model has.*calls:.*backward ab as a list"):
         both.compare()
+
+
+def test_fused_kernel_applies_in_float32_what_float16_cannot_store() -> None:
+    """At a scale of 1/4 the gradients, which are never set to zero, grow until their quotients are beyond float16."""
+    both = side_by_side("fused fp16", scale=0.25)
+    (lane,) = both.lanes
+    for _ in range(8):
+        both.backward([0], together=False)
+        both.step(lane, closure=False)
+        both.update()
+        both.compare()
+    assert lane.gradients is not None
+    assert lane.gradients[2] == _INFINITE
+    assert abs(lane.values[2]) < _INFINITE
