@@ -79,11 +79,34 @@ def check_parts(training: Training) -> None:
             site=", ".join(dict.fromkeys(scaled.bypassing_lines)),
             likely="optimizer.step() in place of scaler.step(optimizer): its gradients are still scaled",
         )
+    what = "the gradients that the optimizer sees depend on the scale"
+    late = _late_backwards(scaled)
+    if late and len({id(step.optimizer) for step in scaled.scaler.steps}) == 1:  # another one may follow an unscale_
+        raise _failure(
+            training,
+            distance,
+            what=what,
+            now="backward is called after scaler.unscale_(optimizer), and before scaler.step",
+            site=", ".join(late),
+            likely="scaled gradients are added to those that unscale_ has divided: unscale_ belongs behind the last "
+            "backward pass of the step",
+        )
     read = lines_that_read_gradients(training)
+    scales = list(dict.fromkeys(scaled.scaler.lines.get("get_scale", [])))
+    if scales and (not read or set(read) & set(scales)):
+        raise _failure(
+            training,
+            distance,
+            what=what,
+            now=f"the step reads scaler.get_scale() itself: relative distance {distance:.3g}",
+            site=", ".join(scales),
+            likely="the loss or its gradients are divided by the scale there, and again by scaler.step or "
+            "scaler.unscale_",
+        )
     raise _failure(
         training,
         distance,
-        what="the gradients that the optimizer sees depend on the scale",
+        what=what,
         now=f"read or changed before scaler.unscale_(optimizer): relative distance {distance:.3g}",
         site=", ".join(read) or None,
         likely="gradients are clipped, or read, before scaler.unscale_(optimizer)",
@@ -102,6 +125,16 @@ def _failure(  # noqa: PLR0913  # the parts of one failure
         site=site,
         likely=likely,
     )
+
+
+def _late_backwards(iteration: Iteration) -> list[str]:
+    """Return the lines of backward passes after an ``unscale_`` whose step has not been taken yet."""
+    lines: dict[str, None] = {}
+    for backward in iteration.backwards:
+        before = iteration.scaler.called[: backward.calls]
+        if backward.line and before and before[-1] == "unscale_":
+            lines.setdefault(backward.line)
+    return list(lines)
 
 
 def _shared(iteration: Iteration) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +11,7 @@ from typing import Any
 
 import torch
 
-from pytest_amp.numerics.callers import calling_line
+from pytest_amp.numerics.callers import Author, author_of, calling_line
 from pytest_amp.numerics.errors import dense
 from pytest_amp.scaler.reference import UpdateRule
 from pytest_amp.text.table import as_table
@@ -98,6 +99,7 @@ class WatchedScaler(torch.amp.GradScaler):
         self.rounds: list[bool] = []
         self._found_in_round = False
         self.refused: Exception | None = None
+        self.has_closure = False
 
     @contextmanager
     def _noting(self, method: str) -> Iterator[None]:
@@ -119,6 +121,13 @@ class WatchedScaler(torch.amp.GradScaler):
         scaled = super().scale(outputs)
         self._scaled_losses.append(weakref.ref(scaled))
         return scaled
+
+    def get_scale(self) -> float:
+        """Return the scale as GradScaler does, and note the line that reads it."""
+        author = author_of(sys._getframe(1).f_code.co_filename)  # noqa: SLF001  # inspect.currentframe is the same
+        if author in (Author.USER, Author.LIBRARY):
+            self.note_line("get_scale")
+        return super().get_scale()
 
     def note_line(self, method: str) -> None:
         """Note the user's line that calls a method."""
@@ -154,6 +163,7 @@ class WatchedScaler(torch.amp.GradScaler):
         before = [p.detach().clone() for p in parameters_of(optimizer)]
         has_rate = any(bool(group.get("lr", 1.0) != 0) for group in optimizer.param_groups)
         self.stepping = optimizer
+        self.has_closure |= any(argument is not None for argument in (*args, kwargs.get("closure")))
         try:
             with self._noting("step"):
                 result = super().step(optimizer, *args, **kwargs)

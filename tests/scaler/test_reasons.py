@@ -11,9 +11,11 @@ from torch import nn
 
 from pytest_amp.cases import mlp
 from pytest_amp.failure import AmpFailure
-from pytest_amp.scaler import Iteration, reasons, standard_step
+from pytest_amp.scaler import Iteration, Train, reasons, standard_step
 from pytest_amp.scaler.refusal import refused
 from tests.scaler.test_check_scaler import finish, forward, run
+
+_NO_CHECKS = "No inf checks were recorded for this optimizer."
 
 
 def differs_in_the_low_dtype(iteration: Iteration) -> None:
@@ -67,7 +69,85 @@ def test_refusals_of_gradscaler_have_their_likely_cause() -> None:
     text = str(refused("it", ValueError("Attempting to unscale FP16 gradients.")))
     assert "likely    parameters that are float16: keep them in float32" in text
     assert "unscale_ is called twice" in str(refused("it", RuntimeError("unscale_() has already been called")))
-    assert "a call is missing" in str(refused("it", RuntimeError("No inf checks were recorded")))
+    assert "no parameter of the optimizer has a gradient" in str(refused("it", AssertionError(_NO_CHECKS)))
+    prior = "No inf checks were recorded prior to update."
+    assert "update belongs behind the step" in str(refused("it", AssertionError(prior)))
+    assert "belongs before scaler.step" in str(refused("it", RuntimeError("unscale_() is being called after step().")))
+    assert "takes no closure" in str(refused("it", RuntimeError("Closure use is not currently supported")))
+    assert "scaler.scale(loss) was never called" in str(refused("it", AssertionError("but _scale is None.")))
+
+
+def detaches(iteration: Iteration) -> None:
+    """Scale a loss that is cut off from the model."""
+    loss = forward(iteration).detach().requires_grad_()
+    scaled: Any = iteration.scaler.scale(loss)
+    scaled.backward()
+    finish(iteration)
+
+
+def never_goes_back(iteration: Iteration) -> None:
+    """Scale a loss without a backward pass."""
+    iteration.scaler.scale(forward(iteration))
+    finish(iteration)
+
+
+def passes_a_closure(iteration: Iteration) -> None:
+    """Compute the loss in a closure of the optimizer."""
+
+    def closure() -> float:
+        scaled: Any = iteration.scaler.scale(forward(iteration))
+        scaled.backward()
+        return float(scaled)
+
+    iteration.scaler.step(iteration.optimizer, closure)
+    iteration.scaler.update()
+
+
+@pytest.mark.parametrize(
+    ("train", "likely"),
+    [
+        (detaches, "zero_grad.. was called between backward and scaler.step, the loss was detached"),
+        (never_goes_back, "backward was not called before scaler.step"),
+        (passes_a_closure, "scaler.step takes no closure"),
+    ],
+)
+def test_refusal_of_a_step_has_the_cause_of_that_step(train: Train, likely: str) -> None:
+    with pytest.raises(AmpFailure, match="GradScaler refuses the training step") as raised:
+        run(train)
+    assert raised.match(f"likely +.*{likely}")
+
+
+def divides_by_the_scale(iteration: Iteration) -> None:
+    """Divide the loss by the scale, and let the scaler divide the gradients, too."""
+    scaled: Any = iteration.scaler.scale(forward(iteration) / iteration.scaler.get_scale())
+    scaled.backward()
+    finish(iteration)
+
+
+def accumulates_behind_unscale(iteration: Iteration) -> None:
+    """Unscale the gradients of the first of two micro-batches alone."""
+    for part in range(2):
+        scaled: Any = iteration.scaler.scale(forward(iteration) / 2)
+        scaled.backward()
+        if not part:
+            iteration.scaler.unscale_(iteration.optimizer)
+    iteration.scaler.step(iteration.optimizer)
+    iteration.scaler.update()
+
+
+@pytest.mark.parametrize(
+    ("train", "offset", "likely"),
+    [
+        (divides_by_the_scale, 2, "divided by the scale there, and again by scaler.step"),
+        (accumulates_behind_unscale, 4, "scaled gradients are added to those that unscale_ has divided"),
+    ],
+)
+def test_gradients_that_depend_on_the_scale_have_their_line_and_cause(train: Train, offset: int, likely: str) -> None:
+    with pytest.raises(AmpFailure, match="the gradients that the optimizer sees depend on the scale") as raised:
+        run(train)
+    assert raised.match(f"likely +.*{likely}")
+    assert isinstance(raised.value, AmpFailure)
+    assert raised.value.site == f"tests/scaler/test_reasons.py:{train.__code__.co_firstlineno + offset}"
 
 
 def infinite_at_times(iteration: Iteration) -> None:
