@@ -66,10 +66,16 @@ class _Writes(TorchFunctionMode):
     def __init__(self, tensor: Callable[[], torch.Tensor | None], lines: dict[str, str | None]) -> None:
         super().__init__()
         self._tensor, self._lines, self._version = tensor, lines, self._state(tensor())
+        self._makers: dict[int, str | None] = {}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        may_write = _may_write(getattr(func, "__name__", ""), kwargs)
+        if may_write:
+            self._note_assignment()
         result = func(*args, **(kwargs or {}))
-        if not _may_write(getattr(func, "__name__", ""), kwargs):
+        if isinstance(result, torch.Tensor) and result.layout is torch.strided and not may_write:
+            self._makers[result.data_ptr()] = calling_line()
+        if not may_write:
             return result
         tensor = self._tensor()
         version = self._state(tensor)
@@ -77,6 +83,19 @@ class _Writes(TorchFunctionMode):
             self._version = version
             self._lines["last"] = calling_line() if tensor is not None and _is_rounded(tensor) else None
         return result
+
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        self._note_assignment()
+
+    def _note_assignment(self) -> None:
+        """Note the line that computed another tensor, if an assignment, which is no call of torch, put it there."""
+        tensor = self._tensor()
+        version = self._state(tensor)
+        if version != self._version:
+            self._version = version
+            is_rounded = tensor is not None and _is_rounded(tensor)
+            self._lines["last"] = self._makers.get(tensor.data_ptr()) if is_rounded and tensor is not None else None
 
     @staticmethod
     def _state(tensor: torch.Tensor | None) -> tuple[object, ...]:

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
-from pytest_amp.cases import mlp
+from pytest_amp.cases import Case, mlp
 from pytest_amp.devices import find_device
 from pytest_amp.failure import AmpFailure
 from pytest_amp.precision import BF16
@@ -64,3 +65,26 @@ def test_line_that_writes_rounded_weights_is_named(name: str) -> None:
     line = f"tests/training/test_written.py:{code.co_firstlineno + offset}"
     assert raised.value.site == line
     assert f"likely    {line} {says}" in str(raised.value)
+
+
+class Averaging(nn.Module):
+    """Network that assigns a buffer whose next value is computed in bfloat16."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(64, 1)
+        self.average: torch.Tensor
+        self.register_buffer("average", torch.zeros(64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.average = (self.average.bfloat16() * 0.9 + x.mean(0).bfloat16() * 0.1).float()
+        result: torch.Tensor = self.layer(x - self.average)
+        return result
+
+
+def test_line_that_computes_a_buffer_is_named_if_it_is_assigned() -> None:
+    case = Case("averaging", Averaging, lambda: torch.randn(16, 64), lambda model, x: model(x).float().square().mean())
+    setup = Setup(case, find_device("cpu"), BF16, steps=4, train=step, make_optimizer=sgd)
+    with pytest.raises(AmpFailure, match="a parameter or buffer is not in float32") as raised:
+        check_training(setup, unheeded)
+    assert raised.value.site == f"tests/training/test_written.py:{Averaging.forward.__code__.co_firstlineno + 1}"
