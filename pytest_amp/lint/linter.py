@@ -21,9 +21,16 @@ def findings_of_case(case: Case, conditions: Conditions) -> tuple[Finding, ...]:
     """Return the findings of one forward and backward pass of ``case`` in mixed precision.
 
     The pass is recorded operator by operator on the device, and also a forward pass without a region. An exception of
-    the user's code in mixed precision is passed on.
+    the user's code in mixed precision is passed on, unless rounded, infinite or otherwise suspect values before it may
+    explain it: these findings are returned.
     """
-    return findings_of(_of_case(record_case(case, conditions)))
+    record = record_case(case, conditions)
+    if record.error is None:
+        return findings_of(_of_case(record))
+    findings = findings_of(_arithmetic_and_constants(record.program, record.program.forward))
+    if not findings:
+        raise record.error
+    return findings
 
 
 def findings_of_training(
@@ -73,6 +80,7 @@ def _of_case(record: CaseRecord) -> Iterator[Suspect]:
     roots = [call for call in (record.loss, loss) if call is not None]
     yield from regions_rules.region_suspects(program, record.plain)
     yield from regions_rules.nothing_low(program)
+    yield from regions_rules.threads(program)
     yield from state_rules.low_parameters(record.parameters)
     yield from state_rules.low_buffers(record.buffers, record.written)
     yield from state_rules.rounded_updates(calls)

@@ -193,6 +193,8 @@ class RegionEvent:
     in_loss: bool
     is_given: bool
     depth: int
+    #: Reason for which a region is disabled, as the program writes it.
+    off: str = "enabled=False"
 
 
 @dataclass(frozen=True)
@@ -217,6 +219,10 @@ class Program:
     backwards: list[BackwardEvent] = field(default_factory=list)
     #: Calls by which a scaler has scaled a loss.
     scaled: list[Call] = field(default_factory=list)
+    #: Calls of modules in threads of their own without a region, although one is open in the recorded thread.
+    threads: list[tuple[Place, str]] = field(default_factory=list)
+    #: Regions of other devices: the device's type, and the place.
+    foreign: list[tuple[str, Place]] = field(default_factory=list)
 
     @cached_property
     def forward(self) -> list[Call]:

@@ -18,6 +18,7 @@ from pytest_amp.lint.infinities import Infinities
 from pytest_amp.lint.place import Place, calling_place
 from pytest_amp.lint.program import BackwardEvent, Call, Leaf, Operand, Program, Role, Values
 from pytest_amp.lint.regions import followed_regions
+from pytest_amp.lint.threads import followed_threads
 from pytest_amp.lint.values import values_in_float32, values_of_call
 from pytest_amp.numerics.causes import operator_of
 from pytest_amp.numerics.sites import followed_modules
@@ -76,6 +77,7 @@ class Recorder:
         with contextlib.ExitStack() as stack:
             stack.enter_context(followed_modules(self._modules))
             stack.enter_context(followed_regions(self))
+            stack.enter_context(followed_threads(self))
             stack.enter_context(_Functions(self))
             stack.enter_context(torch_private.dispatched_calls(self._run))
             yield

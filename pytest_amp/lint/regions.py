@@ -8,9 +8,11 @@ from dataclasses import replace
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from pytest_amp.lint.place import calling_place, decorated_place
+from pytest_amp.lint.place import Place, calling_place, decorated_place
 from pytest_amp.lint.program import RegionEvent
 from pytest_amp.numerics.entered_regions import followed_autocast
+from pytest_amp.numerics.oracle.operation import LOW
+from pytest_amp.precision import dtype_name
 
 if TYPE_CHECKING:
     from pytest_amp.lint.recorder import Recorder
@@ -24,20 +26,24 @@ def followed_regions(recorder: Recorder) -> Iterator[None]:
     def entering(region: Any, enter: Callable[[], Any], frame: FrameType) -> Any:
         outer = recorder.state()
         result = enter()
-        if region.device == recorder.device_type:
+        place = decorated_place(frame) or calling_place()
+        if region.device != recorder.device_type:
+            recorder.program.foreign.append((region.device, place))
+        else:
             regions = recorder.program.regions
             running.append((region, len(regions)))
             regions.append(
                 RegionEvent(
                     number=len(recorder.program.calls),
                     until=-1,
-                    place=decorated_place(frame) or calling_place(),
+                    place=place,
                     dtype=recorder.state(),
                     outer=outer,
                     module=recorder.module(),
                     in_loss=recorder.loss_depth > 0,
                     is_given=recorder.given_depth > 0,
                     depth=len(running),
+                    off=_reason(region, place),
                 )
             )
         return result
@@ -52,3 +58,11 @@ def followed_regions(recorder: Recorder) -> Iterator[None]:
 
     with followed_autocast(entering, leaving):
         yield
+
+
+def _reason(region: Any, place: Place) -> str:
+    """Return the reason for which a region is disabled, as the program writes it."""
+    dtype = getattr(region, "fast_dtype", None)
+    if dtype is not None and dtype not in LOW:
+        return f"dtype=torch.{dtype_name(dtype)}"
+    return "torch.amp.custom_fwd(cast_inputs=...)" if place.is_torch else "enabled=False"

@@ -19,6 +19,9 @@ from pytest_amp.text.amounts import counted
 _MOST = 0.5
 _OWN = "Leave the region to the caller: remove it, or pass enabled=torch.is_autocast_enabled(device_type)"
 
+_ALONE = "Put the operators alone that need float32 into the disabled region, not the products"
+_ENABLE = "Give the region the dtype of the run: autocast is off in a region of any other than bfloat16 and float16"
+
 
 def products_of(program: Program) -> list[Call]:
     """Return the forward calls of real products; autocast leaves complex ones as they are."""
@@ -48,7 +51,51 @@ def region_suspects(program: Program, plain: Program | None = None) -> Iterator[
                 module=event.module,
                 number=event.number,
             )
+    yield from _in_another_dtype(program, products)
     yield from _switched_off(program, products)
+
+
+def _in_another_dtype(program: Program, products: Sequence[Call]) -> Iterator[Suspect]:
+    """Yield products in the other low dtype whose arguments the program casts to it, without a region of that dtype.
+
+    Products of parameters, buffers or inputs that have the dtype are the subject of other rules.
+    """
+    regions = [event for event in program.regions if event.dtype not in (None, program.low)]
+    for call in products:
+        if call.dtype not in LOW or call.dtype is program.low or any(_inside_any(event, [call]) for event in regions):
+            continue
+        sources = [origin(operand) for operand in call.operands]
+        if any(source.dtype is call.dtype and source.leaf is not None for source in sources):
+            continue
+        if not any(source.dtype is not call.dtype for source in sources):
+            continue
+        other, low = dtype_name(call.dtype or program.low), dtype_name(program.low)
+        needs_scaler = call.dtype is torch.float16 and any(operand.requires_grad for operand in call.operands)
+        yield Suspect(
+            "other-region",
+            f"a product runs in {other} in a {low} run: the program casts its arguments to {other} where autocast is "
+            "off, by torch.amp.custom_fwd(cast_inputs=...) or by itself"
+            + (", and gradients need a scaler" if needs_scaler else ""),
+            f"Cast to the dtype of the run, torch.get_autocast_dtype(device_type), which is {low} here, or to float32",
+            call.place,
+            severity=Severity.ERROR if needs_scaler else Severity.WARNING,
+            module=call.module,
+            number=call.number,
+        )
+
+
+def threads(program: Program) -> Iterator[Suspect]:
+    """Yield modules that run in a thread of their own, in which the region of the caller is not active."""
+    for place, module in program.threads:
+        yield Suspect(
+            "no-region",
+            f"{module or 'the model'} is called in a thread in which autocast is off: a region is that of the thread "
+            f"that opens it, and this part runs in float32, beside one under autocast({dtype_name(program.low)})",
+            "Open the region again in the thread: torch.autocast(device_type, dtype=..., enabled=...), with what "
+            "torch.get_autocast_dtype and torch.is_autocast_enabled return outside of it",
+            place,
+            module=module,
+        )
 
 
 def _opens_alone(event: RegionEvent, plain: Program | None) -> bool:
@@ -102,9 +149,9 @@ def _inside(event: RegionEvent, products: Sequence[Call]) -> list[Call]:
 def _off(program: Program, event: RegionEvent, share: str, severity: Severity = Severity.WARNING) -> Suspect:
     return Suspect(
         "autocast-off",
-        f"{_opener(event)} switches autocast off (enabled=False) around {share} of the products, which run in float32: "
+        f"{_opener(event)} switches autocast off ({event.off}) around {share} of the products, which run in float32: "
         f"{'none' if share == 'all' else 'few'} run in {dtype_name(program.low)}",
-        "Put the operators alone that need float32 into the disabled region, not the products",
+        _ENABLE if event.off.startswith("dtype=") else _ALONE,
         event.place,
         severity=severity,
         module=event.module,
@@ -175,6 +222,7 @@ def step_suspects(program: Program, definition: str) -> Iterator[Suspect]:
             yield Suspect(
                 "no-region",
                 f"the training step opens no region: autocast is off in the forward pass, and nothing runs in {low}"
+                + _of_other_devices(program)
                 + first.place.by_way_of,
                 "Call the model and the loss inside of `with iteration.autocast():`",
                 Place(line=first.place.caller or definition),
@@ -196,16 +244,16 @@ def step_suspects(program: Program, definition: str) -> Iterator[Suspect]:
             )
 
 
+def _of_other_devices(program: Program) -> str:
+    """Return the regions of other devices than the run's, as the end of a sentence."""
+    lines = [f"that at {place.line} is of {device}" for device, place in program.foreign if place.line]
+    return f" ({'; '.join(dict.fromkeys(lines))})" if lines else ""
+
+
 def _partly_outside(program: Program, products: Sequence[Call]) -> Iterator[Suspect]:
     """Yield calls of the model outside of the region in a step whose other calls are inside."""
-    outside: dict[str, list[Call]] = {}
-    for call in products:
-        outside.setdefault(call.place.caller, []).append(call)
-    for line, calls in outside.items():
-        trained = any(operand.requires_grad for call in calls for operand in call.operands)
-        wide = all(call.autocast is None and call.dtype not in LOW for call in calls)
-        off = any(event.dtype is None and _inside(event, calls) for event in program.regions)
-        if line and trained and wide and not off and any(call.module is not None for call in calls):
+    for line, calls in _lines_outside(program, products):
+        if any(operand.requires_grad for call in calls for operand in call.operands):
             yield Suspect(
                 "no-region",
                 "the training step calls a part of the model outside of the region: it runs in float32, beside a part "
@@ -214,6 +262,18 @@ def _partly_outside(program: Program, products: Sequence[Call]) -> Iterator[Susp
                 Place(line=line),
                 number=calls[0].number,
             )
+
+
+def _lines_outside(program: Program, products: Sequence[Call]) -> Iterator[tuple[str, list[Call]]]:
+    """Yield the lines that call the model outside of any region, with the products that run in float32 there."""
+    by_line: dict[str, list[Call]] = {}
+    for call in products:
+        by_line.setdefault(call.place.caller, []).append(call)
+    for line, calls in by_line.items():
+        wide = all(call.autocast is None and call.dtype not in LOW for call in calls)
+        off = any(event.dtype is None and _inside(event, calls) for event in program.regions)
+        if line and wide and not off and any(call.module is not None for call in calls):
+            yield line, calls
 
 
 def evaluation_suspects(program: Program, definition: str, *, trained_low: bool) -> Iterator[Suspect]:
@@ -234,6 +294,16 @@ def evaluation_suspects(program: Program, definition: str, *, trained_low: bool)
             place,
             number=first.number,
         )
+    if trained_low and is_low:
+        for line, calls in _lines_outside(program, products):
+            yield Suspect(
+                "evaluation-precision",
+                "the evaluation calls the model outside of autocast: it runs in float32 there, beside a part that runs "
+                f"under autocast({low}){calls[0].place.by_way_of}",
+                "Evaluate inside of `with evaluation.autocast():`, as the model is trained and used",
+                Place(line=line),
+                number=calls[0].number,
+            )
     if is_low and not trained_low:
         yield Suspect(
             "evaluation-precision",

@@ -56,7 +56,8 @@ class CaseRecord:
 
     ``loss`` is the call that produced the loss, and ``loss_dtype`` its dtype. ``is_finite`` is True if outputs and
     gradients are finite. ``parameters`` are the low-precision trained parameters and ``buffers`` the low-precision
-    buffers, with the places that created them. ``written`` are the names of the buffers that the step wrote to.
+    buffers, with the places that created them. ``written`` are the names of the buffers that the step wrote to or
+    replaced, with the calls that produced their values.
     """
 
     case: Case
@@ -68,13 +69,15 @@ class CaseRecord:
     is_finite: bool
     parameters: list[LowTensor] = field(default_factory=list)
     buffers: list[LowTensor] = field(default_factory=list)
-    written: frozenset[str] = frozenset()
+    written: Mapping[str, Call | None] = field(default_factory=dict)
+    #: Exception that ended the step, of which the record has the calls before it.
+    error: Exception | None = None
 
 
 def record_case(case: Case, conditions: Conditions) -> CaseRecord:
     """Run one step of ``case`` in mixed precision, and its forward pass without a region, under a recorder.
 
-    An exception of the step is passed on; one of the forward pass without a region ends that record.
+    An exception of the user's code ends a record; that of the step is its ``error``.
     """
     device = conditions.device
     realised = case.realise(seed=conditions.seed)
@@ -93,6 +96,10 @@ def record_case(case: Case, conditions: Conditions) -> CaseRecord:
         recorder.given_depth -= 1
         try:
             outputs = loss_function(copied.model, copied.batch)
+        except Exception as error:
+            if isinstance(error, AmpUsageError) or passes(error):
+                raise
+            return CaseRecord(case, realised, recorder.program, plain, None, None, is_finite=True, error=error)
         finally:
             region.__exit__(None, None, None)
         loss = loss_of(outputs)
@@ -381,9 +388,7 @@ def _is_finite(tensor: torch.Tensor) -> bool:
     return not (tensor.is_floating_point() or tensor.is_complex()) or bool(tensor.isfinite().all())
 
 
-def _written(model: torch.nn.Module, before: Mapping[str, int], recorder: Recorder) -> frozenset[str]:
-    """Return the names of buffers that were written to or replaced."""
-    buffers = dict(model.named_buffers())
-    return frozenset(
-        name for name, value in buffers.items() if before.get(name) != id(value) or recorder.producer_of(value)
-    )
+def _written(model: torch.nn.Module, before: Mapping[str, int], recorder: Recorder) -> dict[str, Call | None]:
+    """Return the names of buffers that were written to or replaced, with the calls that produced their values."""
+    makers = {name: (id(value), recorder.producer_of(value)) for name, value in model.named_buffers()}
+    return {name: maker for name, (new, maker) in makers.items() if maker is not None or before.get(name) != new}
