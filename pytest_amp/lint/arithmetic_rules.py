@@ -10,7 +10,7 @@ import torch
 from pytest_amp.lint.finding import Severity
 from pytest_amp.lint.index_rules import rounded_integers
 from pytest_amp.lint.loss_terms import REDUCTIONS, is_narrowed, is_reduced, is_statistic, loss_terms
-from pytest_amp.lint.probability_rules import LOG_OF_LOGITS, LOGARITHMS, rounded_probabilities
+from pytest_amp.lint.probability_rules import LOG_OF_LOGITS, LOGARITHMS, advice_for_logarithm, rounded_probabilities
 from pytest_amp.lint.program import PRODUCTS, TRANSPARENT, Call, Operand, Program, near, origin
 from pytest_amp.lint.running_sums import LONG, running_sums
 from pytest_amp.lint.suspect import Suspect
@@ -32,7 +32,9 @@ _WIDEN_NORM = "Widen first (x = x.float()), take the statistics in float32, and 
 _NO_PRODUCT = (
     "Sum the squares elementwise, (x.float() ** 2).sum(-1): autocast casts the operands of a product, even float32 ones"
 )
-_WIDEN_LOSS = "Compute the loss in float32: widen the model's output first (output.float())"
+_WIDEN_LOSS = (
+    "Compute the loss in float32: widen what it is computed from first, as the model's output (output.float())"
+)
 #: Message and advice for a low-precision loss, or a term of it, that the model itself computes.
 _TERM = (
     "a term of the loss is computed in {dtype} ({operators})",
@@ -272,7 +274,7 @@ def _exponentials(call: Call) -> Iterator[Suspect]:
     if name == "logsumexp":
         yield _suspect("low-softmax", call, (name,))
     if name in LOGARITHMS and not call.place.library:
-        yield _suspect("low-log", call, (name,))
+        yield replace(_suspect("low-log", call, (name,)), advice=advice_for_logarithm(call))
     if name == "pow" and call.function in ("pow", "__rpow__") and call.operands and _is_exponent(call):
         yield _suspect("low-power", call, (name,))
     if name in _CUMULATIVE and max(call.operands[0].shape, default=0) >= LONG:

@@ -19,6 +19,7 @@ _EXACT = frozenset({
     *("relu", "threshold", "neg", "abs", "cat", "stack", "index_select", "masked_fill", "slice_scatter", "repeat"),
     *("max_pool2d_with_indices", "constant_pad_nd", "flip", "roll", "index", "gather"),
 })  # fmt: skip
+_LINEAR = TRANSPARENT | {"add", "sub", "rsub", "mul", "div", "neg", "mean", "sum", "stack", "cat"}
 _ACTIVATIONS = frozenset({"gelu", "silu", "sigmoid", "tanh", "leaky_relu", "elu", "hardtanh", "hardswish", "mish"})
 
 
@@ -28,7 +29,7 @@ def hard_casts(plain: Program) -> Iterator[Suspect]:
         return
     for call in plain.forward:
         if call.is_own_cast and call.is_low and _is_wide(call.source) and not _feeds_low(call, plain):
-            yield own_cast(call)
+            yield own_cast(call, is_weighed=_feeds_product(call, plain))
 
 
 def input_casts(program: Program, calls: Sequence[Call]) -> Iterator[Suspect]:
@@ -50,8 +51,13 @@ def _reaches_model(call: Call, program: Program) -> bool:
     return any(use.module is not None or use.in_loss or use.operator in PRODUCTS for use in uses)
 
 
-def own_cast(call: Call) -> Suspect:
-    """Return the suspect of a cast with a hard-coded dtype."""
+def _feeds_product(call: Call, program: Program) -> bool:
+    """Return whether a product uses a low-precision tensor, or what is computed from it in that dtype."""
+    return any(use.operator in PRODUCTS for use in program.uses(call, lambda use: use.is_low))
+
+
+def own_cast(call: Call, *, is_weighed: bool = True) -> Suspect:
+    """Return the suspect of a cast with a hard-coded dtype; ``is_weighed`` is True if a product uses the tensor."""
     source = call.source
     leaf = None if source is None else origin(source).leaf
     name = "a tensor" if leaf is None else f"the {leaf.role.value} {leaf.name}".rstrip()
@@ -60,9 +66,11 @@ def own_cast(call: Call) -> Suspect:
     dtype = dtype_name(call.dtype or torch.float16)
     return Suspect(
         "own-cast",
-        f"{name} is cast to {dtype} by the program ({_method(call)}), with or without a region: without one, float32 "
-        "weights refuse it",
-        "Remove the cast: autocast casts the inputs of products itself; or cast to the dtype of another tensor",
+        f"{name} is cast to {dtype} by the program ({_method(call)}), with or without a region: "
+        + ("without one, float32 weights refuse it" if is_weighed else "its values are rounded in a float32 run, too"),
+        "Remove the cast: autocast casts the inputs of products itself; or cast to the dtype of another tensor"
+        if is_weighed
+        else "Remove the cast, or cast to the dtype of another tensor",
         call.place,
         module=call.module,
         number=call.number,
@@ -227,6 +235,22 @@ def rounded_gradients(program: Program) -> Iterator[Suspect]:
                 )
 
 
+def rounded_step_gradients(program: Program, calls: Sequence[Call]) -> Iterator[Suspect]:
+    """Yield casts by which a training step rounds float32 gradients that it widens again, after sums and products."""
+    for call in calls:
+        if call.is_own_cast and call.is_low and call.numel > 1 and _is_gradient(call.source):
+            uses = program.uses(call, lambda use: use.is_low and not use.writes and use.operator in _LINEAR)
+            if any(use.is_cast and use.dtype in _WIDE for use in uses):
+                yield Suspect(
+                    "rounded-values",
+                    f"gradients are rounded to {dtype_name(call.dtype or program.low)} ({_method(call)}), and widened "
+                    "again where they are used",
+                    "Remove the cast to the low dtype: average and add gradients in float32",
+                    call.place,
+                    number=call.number,
+                )
+
+
 def _by_user(operand: Operand) -> Iterator[Call]:
     """Yield the calls of the user's own backward pass that computed ``operand``."""
     todo, line = [operand], set()
@@ -253,33 +277,39 @@ def constants(calls: Sequence[Call], *, is_finite: bool) -> Iterator[Suspect]:
         name = f"{call.function} " if not call.is_direct and call.function else ""
         by = "cast" if call.is_cast else f"{name}{call.operator}"
         for number in dict.fromkeys(call.values.vanished):
+            advice = "Compute in float32 (x.float()) where the epsilon is used, or take one of 1e-4 or more"
             if number > 0.5:
                 what = f"a bound of {number!r} ({name}{call.operator}) is 1 in {dtype}, and guards nothing"
+                advice = "Compute in float32 (x.float()) where the bound is used, or take a loss of logits without one"
             else:
                 epsilon = f"an epsilon of {_written(number)} ({name}{call.operator})"
                 what = f"{epsilon} is 0 in {dtype}: it underflows, and guards nothing"
-            yield Suspect(
-                "vanished-epsilon",
-                what,
-                "Compute in float32 (x.float()) where the epsilon is used, or take one of 1e-4 or more",
-                call.place,
-                severity=severity,
-                module=call.module,
-                number=call.number,
-                detail="" if is_finite else "the step is not finite",
-            )
+            yield _constant("vanished-epsilon", what, advice, call, severity)
         for number in dict.fromkeys(call.values.beyond):
-            yield Suspect(
-                "constant-out-of-range",
-                f"a mask or constant of {_written(number)} ({by}) is {'-' if number < 0 else ''}inf "
-                f"in {dtype}, which ends at {torch.finfo(call.dtype or torch.float16).max:.5g}",
+            noun, advice = (
+                "mask or constant",
                 "Use masked_fill with torch.finfo(scores.dtype).min, or compute in float32",
-                call.place,
-                severity=severity,
-                module=call.module,
-                number=call.number,
-                detail="" if is_finite else "the step is not finite",
             )
+            if call.operator in ("mul", "div"):
+                noun, advice = "factor or divisor", "Compute in float32 (x.float()), or with smaller values"
+            what = (
+                f"a {noun} of {_written(number)} ({by}) is {'-' if number < 0 else ''}inf "
+                f"in {dtype}, which ends at {torch.finfo(call.dtype or torch.float16).max:.5g}"
+            )
+            yield _constant("constant-out-of-range", what, advice, call, severity)
+
+
+def _constant(kind: str, what: str, advice: str, call: Call, severity: Severity) -> Suspect:
+    return Suspect(
+        kind,
+        what,
+        advice,
+        call.place,
+        severity=severity,
+        module=call.module,
+        number=call.number,
+        detail="" if severity is Severity.WARNING else "the step is not finite",
+    )
 
 
 def _written(number: float) -> str:

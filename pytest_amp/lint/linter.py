@@ -84,6 +84,7 @@ def _of_case(record: CaseRecord) -> Iterator[Suspect]:
     yield from state_rules.low_parameters(record.parameters)
     yield from state_rules.low_buffers(record.buffers, record.written)
     yield from state_rules.rounded_updates(calls)
+    yield from state_rules.replaced_buffers(record.written)
     losses = list(state_rules.loss_outside([call for call in calls if call.in_loss]))
     yield from losses
     arithmetic = list(arithmetic_rules.arithmetic_suspects(program, calls, roots, loss if is_low else None))
@@ -121,6 +122,7 @@ def _of_training(record: TrainingRecord) -> Iterator[Suspect]:
     low_loss = outside[0] if outside else None
     yield from _without_losses(_arithmetic_and_constants(program, calls, roots, low_loss), losses)
     yield from cast_rules.input_casts(program, calls)
+    yield from cast_rules.rounded_step_gradients(program, calls)
     yield from state_rules.mixed_gradients(program)
     yield from state_rules.idle_steps(record.idle)
 

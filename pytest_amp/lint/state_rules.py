@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import torch
 
@@ -36,7 +36,8 @@ def low_parameters(tensors: Sequence[LowTensor]) -> Iterator[Suspect]:
         "low-parameters",
         f"the parameter {first.name}{more} {dtype} ({method} of the model or a part of it, a dtype= or a default "
         "dtype), and an optimizer updates them: small updates of a weight round away",
-        f"Keep trained parameters in float32: remove {method}; autocast casts weights where they are used",
+        f"Keep trained parameters in float32, without {method}, dtype= or another default dtype: autocast casts "
+        "weights where they are used",
         first.place or Place(),
         severity=Severity.ERROR,
         module=first.name.rpartition(".")[0],
@@ -82,15 +83,32 @@ def rounded_updates(calls: Sequence[Call]) -> Iterator[Suspect]:
             continue
         used = (operand.leaf for maker in ancestors(source) for operand in maker.operands)
         if buffer in used:
-            yield Suspect(
-                "low-buffer",
-                f"the update of the buffer {buffer.name} is computed in {dtype_name(source.dtype)}: in an average or a "
-                "sum, small updates round away",
-                "Compute the update in float32: widen its terms (.float()), and leave the region for its products",
-                call.place,
-                module=call.module,
-                number=call.number,
-            )
+            yield _rounded_update(buffer.name, call, source)
+
+
+def replaced_buffers(written: Mapping[str, Call | None]) -> Iterator[Suspect]:
+    """Yield float32 buffers that a step replaces by low-precision values, computed from the earlier ones."""
+    for name, call in written.items():
+        if call is None or call.writes or not call.is_cast or call.is_low:
+            continue
+        source = call.source
+        if source is None or not source.is_low:
+            continue
+        leaves = (operand.leaf for maker in ancestors(source) for operand in maker.operands)
+        if any(leaf is not None and leaf.role is Role.BUFFER and leaf.name == name for leaf in leaves):
+            yield _rounded_update(name, call, source)
+
+
+def _rounded_update(name: str, call: Call, source: Operand) -> Suspect:
+    return Suspect(
+        "low-buffer",
+        f"the update of the buffer {name} is computed in {dtype_name(source.dtype)}: in an average or a "
+        "sum, small updates round away",
+        "Compute the update in float32: widen its terms (.float()), and leave the region for its products",
+        call.place,
+        module=call.module,
+        number=call.number,
+    )
 
 
 def low_states(tensors: Sequence[LowTensor], definition: str) -> Iterator[Suspect]:
@@ -195,15 +213,25 @@ def metrics(program: Program, returned: Sequence[tuple[str, Call | None, torch.d
         yield Suspect(
             "low-metric",
             f"{name} of the evaluation is {dtype_name(dtype)}{_how(maker)}",
-            "Add up metrics in float32 (loss.float()), or as Python numbers",
+            _advice_for_metric(maker),
             Place() if maker is None else maker.place,
             number=0 if maker is None else maker.number,
         )
 
 
+def _advice_for_metric(maker: Call | None) -> str:
+    if maker is not None and maker.is_cast:
+        return "Keep the metric in float32: remove the cast"
+    if maker is None or maker.operator in ("add", "lerp"):
+        return "Add up metrics in float32 (loss.float()), or as Python numbers"
+    return "Compute the metric in float32: widen what it is computed from first (x.float())"
+
+
 def _how(maker: Call | None) -> str:
     if maker is None:
         return ""
+    if maker.is_cast:
+        return ": it is cast to that dtype"
     if maker.operator in ("add", "lerp"):
         return f": it is accumulated ({maker.operator}) in that dtype, in which a sum stops growing"
     return f": it is computed ({maker.operator.removeprefix('_')}) in that dtype"
