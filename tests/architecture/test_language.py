@@ -23,9 +23,7 @@ PRINTED = frozenset(
         "pytest_amp/scaler/iteration.py",
         "suites/semantics/test_decorator.py",
         "suites/semantics/test_region_class.py",
-        "tools/folklore_on_device.py",
         "tools/injected_on_device.py",
-        "tools/pages/training_bands.py",
     }
 )
 #: Names that do not describe their value, but that it exists or what was done to it.

@@ -20,7 +20,7 @@ def test_navigation_has_each_page_once() -> None:
     assert sorted(listed) == sorted(pages)
 
 
-#: Pages that other programs write: comparisons of records, and the study of transformers.
+#: Pages of results alone: comparisons of records, and the study of transformers.
 REPORTS = ("lab/examples/", "lab/transformers/")
 
 
