@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -111,18 +110,3 @@ class AmpUsageError(ValueError):
 def is_usage_error(raised: pytest.ExceptionInfo[BaseException]) -> bool:
     """Return whether pytest leaves a module's frames out of a traceback: it does so for AmpUsageError."""
     return raised.errisinstance(AmpUsageError)
-
-
-#: Names of the release before, with the current ones.
-_FORMER = {"Misuse": "AmpUsageError", "is_misuse": "is_usage_error"}
-
-if not TYPE_CHECKING:  # a type checker would accept any name
-
-    def __getattr__(name: str) -> object:
-        """Return the object with a former name, with a warning, for one release (PEP 562)."""
-        current = _FORMER.get(name)
-        if current is None:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        says = f"{__name__}.{name} is called {current}; the next release has no {name}"
-        warnings.warn(says, DeprecationWarning, stacklevel=2)
-        return globals()[current]

@@ -116,8 +116,8 @@ def test_package_runs_as_a_module() -> None:
 
 def test_commands_that_read_files_need_packaging_alone(tmp_path: Path) -> None:
     """Run the commands of jobs that install neither torch nor pytest."""
-    fact = '{"key": "rules/cpu/bf16/mm", "kind": "rule", "value": "fp32"}'
-    text = f'{{"schema": 1, "complete": true, "provenance": {{}}, "summary": {{}}, "observations": [{fact}]}}'
+    fact = '{"kind": "rule", "rows": [["rules/cpu/bf16/mm", "fp32"]]}'
+    text = f'{{"schema": 4, "complete": true, "provenance": {{}}, "summary": {{}}, "observations": [{fact}]}}'
     (tmp_path / "a.json").write_text(text, encoding="utf-8")
     absent = "import sys; sys.modules.update(dict.fromkeys(['pytest', 'torch', 'numpy', 'jinja2']))\n"
     for arguments in (

@@ -6,7 +6,6 @@ import inspect
 
 import pytest
 
-from pytest_amp import failure
 from pytest_amp.amp import Amp
 from pytest_amp.amp.deprecated import renamed_keywords
 from tests.project import Project
@@ -86,30 +85,3 @@ def test_renamed_keywords_replaces_a_name_in_any_method() -> None:
     assert [warning.filename for warning in warned] == [__file__]
     assert method(new=4) == 4
     assert method.__doc__ == "Return the argument."
-
-
-@pytest.mark.parametrize(("former", "current"), [("Misuse", "AmpUsageError"), ("is_misuse", "is_usage_error")])
-def test_former_name_of_an_object_warns(former: str, current: str) -> None:
-    says = f"^pytest_amp.failure.{former} is called {current}; the next release has no {former}$"
-    with pytest.warns(DeprecationWarning, match=says) as warned:
-        assert getattr(failure, former) is getattr(failure, current)
-    assert [warning.filename for warning in warned] == [__file__]
-    with pytest.raises(AttributeError, match=r"module 'pytest_amp\.failure' has no attribute 'nothing'"):
-        _ = failure.nothing  # type: ignore[attr-defined]
-
-
-def test_former_name_can_be_imported(project: Project) -> None:
-    project.write(
-        test_it="""
-import pytest
-import torch
-
-
-def test_it(amp):
-    with pytest.warns(DeprecationWarning, match="Misuse is called AmpUsageError"):
-        from pytest_amp.failure import Misuse
-    with pytest.raises(Misuse, match="build is Linear"):
-        amp.case(torch.nn.Linear(1, 1), torch.ones, torch.sum)
-"""
-    )
-    project.here("--amp-device=cpu", "--amp-dtype=bf16").assert_outcomes(passed=1)

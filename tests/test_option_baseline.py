@@ -239,10 +239,10 @@ def test_gone_observation_is_red_under_workers(with_baseline: Project) -> None:
         ("", "not JSON: "),
         ("{", "not JSON: "),
         ("[]", "not a record of this plugin"),
-        ('{"schema": 1}', "not a record of this plugin"),
-        ('{"schema": 5, "observations": []}', "schema 5 (a newer pytest-amp wrote it); this version reads 1, 2, 3, 4"),
-        ('{"schema": 1, "observations": [{}]}', "an observation without a key: '{}'"),
-        ('{"schema": 1, "observations": [], "complete": 1}', "provenance and summary must be objects, "),
+        ('{"schema": 4}', "not a record of this plugin"),
+        ('{"schema": 5, "observations": []}', "schema 5 (a newer pytest-amp wrote it); this version reads 4"),
+        ('{"schema": 4, "observations": [{}]}', "a table without rows: '{}'"),
+        ('{"schema": 4, "observations": [], "complete": 1}', "provenance and summary must be objects, "),
     ],
 )
 @pytest.mark.parametrize("workers", ["0", "1"])

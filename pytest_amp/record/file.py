@@ -18,13 +18,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from pytest_amp.record import table
-from pytest_amp.record.earlier import items, upgraded
 from pytest_amp.record.observation import DEEPEST, Keyed, Kind, Observation, Value, check_key, deeper_than, finite
 from pytest_amp.record.renamed import Renaming, renamings_for, renewed, renewed_test
 
 SCHEMA = 4
-#: Schemas that are read: a baseline outlives the version of the plugin that wrote it.
-READ = (1, 2, 3, SCHEMA)
 #: Suffix of compressed files when writing, and the first bytes by which they are recognized when reading.
 GZIP, GZIP_MAGIC = ".gz", b"\x1f\x8b"
 #: Maximum size of a file in bytes, decompressed: a hundred times that of a record. gzip may expand a thousandfold.
@@ -112,7 +109,7 @@ class Record:
 
     @property
     def is_of_one_seed(self) -> bool:
-        """Whether it has errors and none has values over seeds, as in files before schema 4."""
+        """Whether it has errors and none has values over seeds."""
         errors = [observation for observation in self.observations if observation.kind is Kind.ERROR]
         return bool(errors) and all(observation.over_seeds is None for observation in errors)
 
@@ -289,18 +286,18 @@ def from_data(data: object) -> Record:
     if not isinstance(data, dict) or "schema" not in data or not isinstance(data.get("observations"), list):
         raise ValueError("not a record of this plugin")
     schema = data["schema"]
-    if isinstance(schema, bool) or schema not in READ:
+    if isinstance(schema, bool) or schema != SCHEMA:
         newer = " (a newer pytest-amp wrote it)" if isinstance(schema, int) and schema > SCHEMA else ""
         named = repr(schema[:80]) if isinstance(schema, str) else str(schema)[:80]
-        raise ValueError(f"schema {named}{newer}; this version reads {', '.join(map(str, READ))}")
-    observations = tuple(Observation.from_json(item) for item in items(data["observations"], schema))
+        raise ValueError(f"schema {named}{newer}; this version reads {SCHEMA}")
+    observations = tuple(Observation.from_json(item) for item in table.items(data["observations"]))
     failures = tuple(_failure(item) for item in _list(data, "failures"))
     ran = _ran(data.get("ran"))
     _expect_unique(observations)
     provenance, summary, complete = data.get("provenance", {}), data.get("summary", {}), data.get("complete")
     if not isinstance(provenance, dict) or not isinstance(summary, dict) or not isinstance(complete, bool):
         raise ValueError("provenance and summary must be objects, and complete true or false")
-    record = Record(upgraded(observations, schema), provenance, summary, complete, ran, failures)
+    record = Record(observations, provenance, summary, complete, ran, failures)
     return _with_present_keys(record)
 
 

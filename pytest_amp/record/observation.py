@@ -141,8 +141,6 @@ class Observation(Keyed):
             raise ValueError(f"an observation without a key: {str(data)[:80]!r}")
         key = data["key"]
         check_key(key)
-        if "value" not in data:
-            raise ValueError(f"{key}: no value")
         for name in ("unit", "test"):
             if not isinstance(data.get(name, ""), str):
                 raise ValueError(f"{key}: {name} is {str(data[name])[:80]!r}, not text")

@@ -62,7 +62,7 @@ def _text(value: Value) -> str:
     return json.dumps(finite(value), ensure_ascii=False, allow_nan=False)
 
 
-def items(tables: Iterable[object], columns: tuple[str, ...] = COLUMNS) -> Iterator[dict[str, object]]:
+def items(tables: Iterable[object]) -> Iterator[dict[str, object]]:
     """Yield the observations of such tables as plain JSON, the argument of ``Observation.from_json``.
 
     Raises ValueError in one line.
@@ -73,10 +73,10 @@ def items(tables: Iterable[object], columns: tuple[str, ...] = COLUMNS) -> Itera
             raise ValueError(f"a table without rows: {str(table)[:80]!r}")
         head = {name: table[name] for name in HEAD if name in table}
         for row in rows:
-            if not isinstance(row, list) or not _LEAST <= len(row) <= len(columns):
-                raise ValueError(f"a row is {str(row)[:80]!r}; expected a list of {', '.join(columns)}")
+            if not isinstance(row, list) or not _LEAST <= len(row) <= len(COLUMNS):
+                raise ValueError(f"a row is {str(row)[:80]!r}; expected a list of {', '.join(COLUMNS)}")
             key, value, *rest = row
-            named = zip(columns[_LEAST:], rest, strict=False)
+            named = zip(COLUMNS[_LEAST:], rest, strict=False)
             yield {
                 "key": key,
                 "value": value,

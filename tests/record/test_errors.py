@@ -79,7 +79,7 @@ def test_negligible_errors_pass() -> None:
     assert verdict(error(0.0, 0.0, 0.0), error(0.0, 0.0, 0.0)) is Verdict.PASS
 
 
-@pytest.mark.parametrize("further", [(), (0.002,)], ids=["a file before schema 4", "fewer seeds"])
+@pytest.mark.parametrize("further", [(), (0.002,)], ids=["one seed", "fewer seeds"])
 def test_fixed_ratio_decides_without_the_same_seeds(further: tuple[float, ...]) -> None:
     before = error(0.0050, *further)
     now = error(0.0090, 0.0076, 0.0088)

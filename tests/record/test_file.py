@@ -11,7 +11,6 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -170,51 +169,6 @@ def test_lone_surrogate_survives_a_round_trip(tmp_path: Path) -> None:
     path = tmp_path / "new.json"
     write_record(Record((), provenance={"command": "pytest \udcff"}), path, replace=False)
     assert read_record(path).provenance == {"command": "pytest \udcff"}
-
-
-def observation(**changes: Any) -> dict[str, Any]:
-    data = {"key": KEY, "kind": "rule", "value": 1, "verdict": "pass", **changes}
-    return {name: value for name, value in data.items() if value is not ...}
-
-
-@pytest.mark.parametrize(
-    ("data", "problem"),
-    [
-        ([], "not a record of this plugin"),
-        ({"schema": 1}, "not a record of this plugin"),
-        ({"observations": []}, "not a record of this plugin"),
-        ({"schema": 1, "observations": {}}, "not a record of this plugin"),
-        ({"schema": 0, "observations": []}, "schema 0; this version reads 1"),
-        ({"schema": None, "observations": []}, "schema None; this version reads 1"),
-        ({"schema": True, "observations": [], "complete": True}, "schema True; this version reads 1"),
-        ([observation()], "not a record of this plugin"),
-        (observation(key=...), "an observation without a key: "),
-        (observation(key=3), "an observation without a key: "),
-        (observation(key="x"), "'x' is not an observation key"),
-        (observation(value=...), f"{KEY}: no value"),
-        (observation(kind=...), f"{KEY}: None is not a valid Kind"),
-        (observation(kind="nope"), f"{KEY}: 'nope' is not a valid Kind"),
-        (observation(kind=[]), f"{KEY}: [] is not a valid Kind"),
-        (observation(verdict="nope"), f"{KEY}: 'nope' is not a valid Verdict"),
-        (observation(unit=1), f"{KEY}: unit is '1', not text"),
-        (observation(test=["x"]), f"{KEY}: test is \"['x']\", not text"),
-        (observation(allowed="much"), f"{KEY}: allowed is 'much', not a number"),
-        (observation(allowed=True), f"{KEY}: allowed is 'True', not a number"),
-        ({"schema": 1, "observations": [], "complete": "yes"}, "provenance and summary must be objects, "),
-        ({"schema": 1, "observations": [], "complete": True, "provenance": []}, "provenance and summary must be "),
-        ({"schema": 1, "observations": [], "complete": True, "summary": None}, "provenance and summary must be "),
-        ({"schema": 1, "observations": [observation()] * 2, "complete": True}, f"two observations with the key {KEY}"),
-    ],
-)
-def test_malformed_file_is_refused_in_one_line(tmp_path: Path, data: Any, problem: str) -> None:
-    path = tmp_path / "old.json"
-    if isinstance(data, dict) and "schema" not in data and "observations" not in data:
-        data = {"schema": 1, "complete": True, "observations": [data]}
-    path.write_text(json.dumps(data), encoding="utf-8")
-    with pytest.raises(RecordError) as error:
-        read_record(path)
-    assert str(error.value).startswith(f"{path}: {problem}")
-    assert len(str(error.value).splitlines()) == 1
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b"[" * 100_000, b"9" * 10_000, b"\x00", b"{}{}"])

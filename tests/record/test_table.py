@@ -1,15 +1,12 @@
-"""Rows of a file: columns, digits, and the form of schema 3."""
+"""Rows of a file: columns and digits."""
 
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
-from pytest_amp.record import Better, Kind, Observation, Record, Verdict, difference, parsed, read_record
+from pytest_amp.record import Better, Kind, Observation, Record, Verdict, parsed
 from pytest_amp.record.file import dumps
-
-OLD = Path(__file__).with_name("schema_3.json")
 
 
 def row(observation: Observation) -> list[Any]:
@@ -37,19 +34,3 @@ def test_row_omits_defaults_and_excess_digits() -> None:
 def test_interval_of_one_value_survives_a_round_trip() -> None:
     record = Record((Observation("a/cpu/bf16/x", Kind.ERROR, 0.5, interval=(0.5, 0.5)),))
     assert parsed(dumps(record)).observations == record.observations
-
-
-def test_file_of_schema_3_is_read() -> None:
-    """Schema 3 has errors of one seed, and no column for further seeds."""
-    assert json.loads(OLD.read_text(encoding="utf-8"))["schema"] == 3
-    actual = read_record(OLD)
-    by_key = actual.by_key()
-    error = by_key["gradients/cpu/bf16/loss_kl/0.bias"]
-    assert (error.value, error.allowed, error.over_seeds, error.interval) == (0.0049960, 0.0074940, None, None)
-    speedup = by_key["speed/cuda/bf16/matmul/over-tf32/speedup"]
-    assert (speedup.interval, speedup.better, speedup.margin) == ((2.95, 2.99), Better.HIGHER, 0.02)
-    changed = by_key["rules/cpu/bf16/aten::mm"]
-    assert (changed.baseline, changed.verdict) == ("fp32", Verdict.CHANGED)
-    assert actual.is_of_one_seed
-    again = difference(actual, actual)
-    assert (again.observations, again.same) == ((), 3)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_amp import cli, floors
+from pytest_amp.record import SCHEMA
 from pytest_amp.speed.calibration import CalibrationError, rows, session_of
 
 
@@ -50,13 +51,14 @@ def test_doubtful_session_is_not_counted() -> None:
 
 
 def record(ratio: float, *, judged: bool = True) -> str:
-    speedup = {"key": "speed/cuda/bf16/decoder/over-tf32/device/speedup", "kind": "ratio", "value": ratio}
-    time = {"key": "speed/cuda/bf16/decoder/over-tf32/device/float32-time", "kind": "seconds", "value": 0.1}
+    place = "speed/cuda/bf16/decoder/over-tf32/device"
+    speedup = {"kind": "ratio", "rows": [[f"{place}/speedup", ratio]]} | ({"better": "higher"} if judged else {})
+    time = {"kind": "seconds", "rows": [[f"{place}/float32-time", 0.1]]}
+    other = {"kind": "rule", "rows": [["rules/cuda/bf16/aten::softmax.int", "fp32"]]}
     device = {"gpu": "NVIDIA H100 80GB HBM3", "cuda": "13.0", "cudnn": "9", "driver": "580"}
-    other = {"key": "rules/cuda/bf16/aten::softmax.int", "kind": "rule", "value": "fp32"}
-    observations = [speedup | ({"better": "higher"} if judged else {}), time, other]
-    data = {"schema": 2, "complete": True, "provenance": {"torch": "2.11.0", "devices": {"cuda": device}}}
-    return json.dumps({**data, "observations": observations})
+    provenance = {"torch": "2.11.0", "devices": {"cuda": device}}
+    data = {"schema": SCHEMA, "complete": True, "provenance": provenance, "observations": [speedup, time, other]}
+    return json.dumps(data)
 
 
 def test_records_are_accepted_as_sessions() -> None:

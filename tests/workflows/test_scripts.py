@@ -142,17 +142,15 @@ def test_last_green_downloads_the_latest_records(calls: Path, tmp_path: Path, mo
 
 
 RECORD = {
-    "schema": 1,
+    "schema": 4,
     "complete": True,
     "provenance": {"torch": "2.13.0", "devices": {}, "seed": 0},
     "summary": {},
     "observations": [
         {
-            "key": "rules/cuda/bf16/aten::softmax.int",
-            "kind": "dtype",
-            "value": "float32",
             "test": "test_registered::test_rule",
-            "verdict": "pass",
+            "kind": "dtype",
+            "rows": [["rules/cuda/bf16/aten::softmax.int", "float32"]],
         }
     ],
 }
