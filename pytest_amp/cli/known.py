@@ -8,9 +8,8 @@ from pathlib import Path
 
 from pytest_amp.cli.common import FOUND, NOTHING_FOUND, Commands, write
 from pytest_amp.data_files.releases import Release, release_of
-from pytest_amp.known.choice import chosen
 from pytest_amp.known.expected import faults_of_the_suites
-from pytest_amp.known.rows import read_known
+from pytest_amp.known.rows import chosen, read_known
 from pytest_amp.precision import LOW
 from pytest_amp.report.faults import as_markdown, as_text
 

@@ -33,12 +33,6 @@ class Storage:
     second: torch.dtype = torch.float32
     rounding: Rounding = Rounding.NEAREST
 
-    @property
-    def bytes_each(self) -> int:
-        """Return the number of bytes per parameter, without its gradient."""
-        state_bytes = self.weights.itemsize + self.first.itemsize + self.second.itemsize
-        return state_bytes + (2 if self.rounding is Rounding.KAHAN else 0)
-
 
 def round_stochastically(values: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """Round float32 ``values`` to bfloat16 stochastically: add 16 random bits, then truncate.

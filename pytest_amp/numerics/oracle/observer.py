@@ -23,8 +23,7 @@ from pytest_amp.numerics.oracle.models import REFUSALS, Model, ModelName, NotMod
 from pytest_amp.numerics.oracle.module_places import Direction, Place, Places
 from pytest_amp.numerics.oracle.operation import LOW, Operation, flips, is_real, met, rounded, widened
 from pytest_amp.numerics.oracle.promotion import KERNEL_DECIDES, returned_dtypes
-from pytest_amp.numerics.oracle.sums import certain, most_of_float32
-from pytest_amp.numerics.oracle.underflow import lost_to_underflow
+from pytest_amp.numerics.oracle.sums import certain, lost_to_underflow, most_of_float32
 from pytest_amp.precision import FP32
 from pytest_amp.rules.spec import Rule
 from pytest_amp.text.quoted import quoted

@@ -29,9 +29,12 @@ intermediate values to the low dtype does so for any input.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from typing import Any
 
 import torch
 
+from pytest_amp.numerics.oracle.operation import is_real
 from pytest_amp.precision import FP32
 
 
@@ -62,6 +65,17 @@ def certain(terms: int) -> float:
 def probable(terms: int) -> float:
     """Return the probabilistic error bound (four standard deviations) of a sequential sum of distinct terms."""
     return math.sqrt(terms) * FP32.u
+
+
+def lost_to_underflow(arguments: Iterable[Any]) -> float:
+    """Return a bound of one element's error by underflow: every term of the longest possible sum is flushed to zero.
+
+    Kernels may flush a product or partial sum that is smaller than the smallest normal float32; oneDNN's do. With n
+    elements in the largest argument it matters only for results below about n * 1e-29, such as gradients that were
+    multiplied by many small weights.
+    """
+    tiny = float(torch.finfo(torch.float32).tiny)
+    return tiny * max((leaf.numel() for leaf in arguments if is_real(leaf)), default=1)
 
 
 #: Relative perturbation of values: far larger than a rounding, and multiplicative, so that signs and zeros stay.
