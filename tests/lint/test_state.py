@@ -249,31 +249,22 @@ def test_low_metric_is_found_in_the_line_that_accumulates_it(dtype: str) -> None
 
 
 @BOTH
-def test_low_metric_that_python_reads_is_found(dtype: str) -> None:
-    def evaluate(evaluation: Any) -> dict[str, float]:
-        with torch.no_grad(), evaluation.autocast():
-            scores = evaluation.model(evaluation.batch["x"])
-        return {"score": scores.mean().item()}
-
-    assert kinds(of_evaluation(evaluate, dtype)) == ["low-metric"]
-
-
-@BOTH
 @pytest.mark.parametrize(
     "metric",
     [
-        lambda error, target: 1 - (error**2).sum() / ((target - target.mean()) ** 2).sum(),
-        lambda error, _: (error**2).mean().sqrt(),
-        lambda error, _: 1 / error.square().mean(),
+        lambda scores, _: scores.mean(),
+        lambda scores, target: 1 - ((scores - target) ** 2).sum() / ((target - target.mean()) ** 2).sum(),
+        lambda scores, target: ((scores - target) ** 2).mean().sqrt(),
+        lambda scores, target: 1 / (scores - target).square().mean(),
     ],
-    ids=["share of variance", "root", "inverse"],
+    ids=["mean", "share of variance", "root", "inverse"],
 )
 def test_metric_of_a_low_reduction_is_found(metric: Callable[[Tensor, Tensor], Tensor], dtype: str) -> None:
     def evaluate(evaluation: Any) -> dict[str, float]:
         with torch.no_grad(), evaluation.autocast():
             scores = evaluation.model(evaluation.batch["x"])
             target = evaluation.batch["x"][:, :OUTPUTS].to(scores.dtype)
-            return {"score": metric(scores - target, target).item()}
+            return {"score": metric(scores, target).item()}
 
     assert kinds(of_evaluation(evaluate, dtype)) == ["low-metric"]
 
@@ -309,29 +300,25 @@ def penalty(model: nn.Module) -> Tensor:
     return torch.stack([parameter.square().sum() for parameter in model.parameters()]).sum()
 
 
-def test_unscaled_loss_beside_a_scaled_one_is_an_error() -> None:
-    def train(iteration: Any) -> None:
-        iteration.optimizer.zero_grad()
-        with iteration.autocast():
-            loss = iteration.loss()
-        penalty(iteration.model).backward()  # type: ignore[no-untyped-call]
-        update(iteration, loss)
-
-    (finding,) = of_step(train, "fp16")
-    assert (finding.kind, finding.severity) == ("mixed-gradients", Severity.ERROR)
-    assert finding.site == f"tests/lint/test_state.py:{line_of(train, 4)}"
-    assert of_step(train, "bf16") == ()
+def unscaled_loss(iteration: Any) -> None:
+    iteration.optimizer.zero_grad()
+    with iteration.autocast():
+        loss = iteration.loss()
+    penalty(iteration.model).backward()  # type: ignore[no-untyped-call]
+    update(iteration, loss)
 
 
-def test_unscaled_term_of_a_scaled_loss_is_an_error() -> None:
-    def train(iteration: Any) -> None:
-        iteration.optimizer.zero_grad()
-        with iteration.autocast():
-            loss = iteration.loss()
-        (iteration.scaler.scale(loss) / 2 + penalty(iteration.model)).backward()
-        iteration.scaler.step(iteration.optimizer)
-        iteration.scaler.update()
+def unscaled_term(iteration: Any) -> None:
+    iteration.optimizer.zero_grad()
+    with iteration.autocast():
+        loss = iteration.loss()
+    (iteration.scaler.scale(loss) / 2 + penalty(iteration.model)).backward()
+    iteration.scaler.step(iteration.optimizer)
+    iteration.scaler.update()
 
+
+@pytest.mark.parametrize("train", [unscaled_loss, unscaled_term])
+def test_unscaled_gradients_beside_scaled_ones_are_an_error(train: Callable[[Any], None]) -> None:
     (finding,) = of_step(train, "fp16")
     assert (finding.kind, finding.severity) == ("mixed-gradients", Severity.ERROR)
     assert finding.site == f"tests/lint/test_state.py:{line_of(train, 4)}"

@@ -198,7 +198,7 @@ def losses_outside_are_not_looked_at() -> None:
 
 @defect(
     "The linter passes over low-precision metrics",
-    caught_by="tests/lint/test_state.py::test_low_metric_that_python_reads_is_found[bf16]",
+    caught_by="tests/lint/test_state.py::test_metric_of_a_low_reduction_is_found[mean-",
 )
 def metrics_are_not_looked_at() -> None:
     swap("pytest_amp.lint.state_rules", "metrics", _nothing)
@@ -214,7 +214,7 @@ def changed_parameters_are_not_looked_at() -> None:
 
 @defect(
     "The linter passes over an unscaled loss beside a scaled one",
-    caught_by="tests/lint/test_state.py::test_unscaled_loss_beside_a_scaled_one_is_an_error",
+    caught_by="tests/lint/test_state.py::test_unscaled_gradients_beside_scaled_ones_are_an_error[unscaled_loss]",
 )
 def mixed_gradients_are_not_looked_at() -> None:
     swap("pytest_amp.lint.state_rules", "mixed_gradients", _nothing)

@@ -73,7 +73,11 @@ def backward(iteration: Iteration) -> None:
     scaled.backward()
 
 
-def finish(iteration: Iteration) -> None:
+def finish(iteration: Iteration, loss: torch.Tensor | None = None) -> None:
+    """Step and update, after a backward pass from ``loss`` if there is one."""
+    if loss is not None:
+        scaled: Any = iteration.scaler.scale(loss)
+        scaled.backward()
     iteration.scaler.step(iteration.optimizer)
     iteration.scaler.update()
 
@@ -147,18 +151,14 @@ def divides_by_hand(iteration: Iteration) -> None:
 
 def forgets_the_region(iteration: Iteration) -> None:
     iteration.optimizer.zero_grad()
-    scaled: Any = iteration.scaler.scale(iteration.loss())
-    scaled.backward()
-    finish(iteration)
+    finish(iteration, iteration.loss())
 
 
 def closes_the_region_too_early(iteration: Iteration) -> None:
     iteration.optimizer.zero_grad()
     with iteration.autocast():
         model, batch = iteration.model, iteration.batch
-    scaled: Any = iteration.scaler.scale(model(batch).float().square().mean())
-    scaled.backward()
-    finish(iteration)
+    finish(iteration, model(batch).float().square().mean())
 
 
 def has_another_region(iteration: Iteration) -> None:
@@ -166,29 +166,20 @@ def has_another_region(iteration: Iteration) -> None:
     other = torch.float16 if iteration.precision.dtype is torch.bfloat16 else torch.bfloat16
     with torch.autocast("cpu", other):
         loss = iteration.loss()
-    scaled: Any = iteration.scaler.scale(loss)
-    scaled.backward()
-    finish(iteration)
+    finish(iteration, loss)
 
 
 def forgets_zero_grad(iteration: Iteration) -> None:
     with iteration.autocast():
         loss = iteration.loss()
-    scaled: Any = iteration.scaler.scale(loss)
-    scaled.backward()
-    finish(iteration)
+    finish(iteration, loss)
 
 
 def steps_two_optimizers(iteration: Iteration) -> None:
     other = plain_sgd(list(iteration.model.parameters())[:2])
-    iteration.optimizer.zero_grad()
-    with iteration.autocast():
-        loss = iteration.loss()
-    scaled: Any = iteration.scaler.scale(loss)
-    scaled.backward()
+    backward(iteration)
     iteration.scaler.step(other)
-    iteration.scaler.step(iteration.optimizer)
-    iteration.scaler.update()
+    finish(iteration)
 
 
 def zeroes_some_gradients(iteration: Iteration) -> None:
