@@ -1,4 +1,4 @@
-"""The command that updates the file, and prints the changes."""
+"""The command that updates the file of fingerprints and the page, and prints the changes."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ import torch
 
 from pytest_amp.devices import FAKE_TYPES, Device, find_device
 from pytest_amp.devices.accelerator import CudaDevice
-from pytest_amp.fingerprint.data import load, short_release
+from pytest_amp.fingerprint.data import load, parse, short_release
 from tests.project import ROOT
 from tools.fingerprints import update
+from tools.fingerprints.page import BEGIN, END, as_markdown
 
 LOW, FULL, SAME = "fp32 low | low low", "fp32 low | fp32 fp32", "fp32 low | ="
 NOW = short_release(torch.__version__)
@@ -193,3 +194,23 @@ def test_device_that_does_not_compute_is_refused_in_one_line(name: str) -> None:
 
 def test_default_devices_are_the_cpu_and_all_fakes() -> None:
     assert ("cpu", *(f"fake:{device_type}" for device_type in FAKE_TYPES)) == update.DEVICES
+
+
+def test_fingerprint_page_is_up_to_date() -> None:
+    text = (ROOT / "docs" / "reference" / "fingerprint.md").read_text(encoding="utf-8")
+    actual = text.partition(BEGIN)[2].partition(END)[0].strip()
+    assert actual == as_markdown(load()), "make it with: python -m tools.fingerprints --page"
+
+
+def test_tables_have_counts_and_reasons() -> None:
+    known = parse(
+        "measured cpu 2.13\nmeasured cuda 2.11 2.13\nmeasured real-cuda 2.11\n"
+        "mm: fp32 low | low low\nnn.Linear: fp32 low | low low\nnn.functional.elu: fp32 low | =\n"
+        "istft cpu: fp32 fp32 | =\nistft cuda: not: needs a real device\n"
+        "istft real-cuda: fp32 fp32 | =  # fakes have no values\n"
+    )
+    lines = as_markdown(known).splitlines()
+    assert "| cpu | 2.13 | 3 | 1 |  |" in lines
+    assert "| cuda | 2.13 | 2 | 1 | 1 needs a real device |" in lines
+    assert "| real-cuda | 2.11 | 3 | 1 |  |" in lines
+    assert lines[-1] == "| fakes have no values | 1: `istft` |"
