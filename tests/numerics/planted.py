@@ -55,6 +55,18 @@ def in_low_precision(func: Callable[..., Any], args: tuple[Any, ...], kwargs: di
         return func(*map_tensors(cast, tuple(args)), **map_tensors(cast, kwargs))
 
 
+def with_gradient(change: Callable[[Tensor], Tensor]) -> Replacement:
+    """Return a replacement of a function whose result has another gradient."""
+
+    def replacement(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        output = func(*args, **kwargs)
+        if output.requires_grad:
+            output.register_hook(change)
+        return output
+
+    return replacement
+
+
 def broken(name: str, replacement: Replacement) -> Device:
     """Return a CPU whose ``name`` is replaced."""
     return BrokenCpu(name, replacement)

@@ -18,7 +18,7 @@ from pytest_amp.failure import AmpFailure
 from pytest_amp.numerics import Conditions, prediction
 from pytest_amp.numerics.gradients import check_gradients
 from pytest_amp.precision import BF16, FP16, Precision
-from tests.numerics.planted import broken, in_low_precision
+from tests.numerics.planted import broken, in_low_precision, with_gradient
 from tests.observing import Noted
 
 CPU = find_device("cpu")
@@ -146,12 +146,7 @@ def test_gradient_of_zeros_is_named() -> None:
 
 @pytest.mark.parametrize("by", [1.01, 0.99, 2.0])
 def test_scaled_gradient_is_red(by: float) -> None:
-    def scaled(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        output = func(*args, **kwargs)
-        if output.requires_grad:
-            output.register_hook(lambda gradient: gradient * by)
-        return output
-
+    scaled = with_gradient(lambda gradient: gradient * by)
     assert "has an error of" in failure(mlp(), broken("linear", scaled))
 
 
@@ -208,13 +203,8 @@ def test_changed_output_dtype_is_named() -> None:
 
 
 def test_non_finite_gradient_is_red() -> None:
-    def spoilt(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        output = func(*args, **kwargs)
-        if output.requires_grad:
-            output.register_hook(lambda gradient: gradient / 0)
-        return output
-
-    assert "is not finite" in failure(mlp(), broken("gelu", spoilt))
+    infinite = with_gradient(lambda gradient: gradient / 0)
+    assert "is not finite" in failure(mlp(), broken("gelu", infinite))
 
 
 def test_underflow_shared_with_manual_casts_is_reported_as_rounding() -> None:

@@ -21,7 +21,7 @@ from pytest_amp.numerics import Conditions, predicted
 from pytest_amp.numerics.nonfinite import NotFinite, Origin, origin_in_step
 from pytest_amp.numerics.oracle.module_places import Direction
 from pytest_amp.precision import BF16, FP16, Precision
-from tests.numerics.planted import broken
+from tests.numerics.planted import broken, with_gradient
 from tests.numerics.test_check_gradients import run
 
 CPU = find_device("cpu")
@@ -299,17 +299,11 @@ def test_model_that_raises_at_an_infinity_has_an_origin() -> None:
 
 
 def test_infinity_that_only_autocast_makes_is_named() -> None:
-    def spoilt(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        output = func(*args, **kwargs)
-        if output.requires_grad:
-            output.register_hook(lambda gradient: gradient / 0)
-        return output
-
     result = Case(
         "broken", lambda: nn.Linear(8, 8), lambda: torch.randn(4, 8), lambda m, x: torch.relu(m(x)).float().sum()
     )
     with pytest.raises(AmpFailure, match="is not finite") as raised:
-        run(result, broken("relu", spoilt), precision=BF16)
+        run(result, broken("relu", with_gradient(lambda gradient: gradient / 0)), precision=BF16)
     assert re.search(r"likely +div \(of \w+\) in the loss, backward pass, .* a quotient by 0", str(raised.value))
 
 
