@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Any
 
 import pytest
@@ -15,7 +14,6 @@ from pytest_amp.failure import AmpFailure, AmpUsageError
 from pytest_amp.precision import BF16, FP16, Precision
 from pytest_amp.scaler import (
     Iteration,
-    MakeOptimizer,
     SwallowedOverflow,
     TraceStep,
     Train,
@@ -25,8 +23,7 @@ from pytest_amp.scaler import (
     standard_step,
 )
 from tests.observing import Noted, unheeded
-
-BOTH = pytest.mark.parametrize("precision", [FP16, BF16], ids=["fp16", "bf16"])
+from tests.scaler.checked import BOTH, checked
 
 
 def unbounded() -> Case:
@@ -39,27 +36,8 @@ def unbounded() -> Case:
     )
 
 
-def run(
-    train: Train = standard_step,
-    *,
-    case: Case | None = None,
-    precision: Precision = FP16,
-    make_optimizer: MakeOptimizer = plain_sgd,
-    overflow_activations_at: Collection[int] = (6,),
-    nonfinite_buffers: Collection[str] = (),
-    observed: Noted | None = None,
-) -> tuple[TraceStep, ...]:
-    training = Training(
-        case or unbounded(),
-        find_device("cpu"),
-        precision,
-        train=train,
-        make_optimizer=make_optimizer,
-        overflow_gradients_at=(2,),
-        overflow_activations_at=overflow_activations_at,
-    )
-    noted = Noted() if observed is None else observed
-    return check_scaler(training, noted.observe, nonfinite_buffers=nonfinite_buffers, note=noted.note)
+def run(train: Train = standard_step, *, case: Case | None = None, **options: Any) -> tuple[TraceStep, ...]:
+    return checked(case or unbounded(), train=train, **options)
 
 
 def forward(iteration: Iteration) -> torch.Tensor:
@@ -231,7 +209,7 @@ def sets_the_scale(iteration: Iteration) -> None:
 @pytest.mark.parametrize("train", [standard_step, clipped, zeroes_at_the_end, accumulates])
 def test_correct_step_passes(precision: Precision, train: Train) -> None:
     observed = Noted()
-    traced = run(train, precision=precision, observed=observed)
+    traced = run(train, precision=precision, noted=observed)
     assert [step.skipped for step in traced] == [False, False, True, False, False, False, True, False, False, False]
     assert [step.found_inf for step in traced] == [step.skipped for step in traced]
     start = traced[0].scale
@@ -256,11 +234,11 @@ def test_overflow_that_an_activation_makes_finite_warns() -> None:
     with pytest.warns(
         SwallowedOverflow, match=r"reached no gradient in iteration 6 \(0\).*overflow_activations_at=\(\)"
     ):
-        traced = run(case=mlp(width=16, batch=4), observed=observed)
+        traced = run(case=mlp(width=16, batch=4), noted=observed)
     assert [i for i, step in enumerate(traced) if step.skipped] == [2]
     assert observed["mlp/swallowed overflows"] == ["6 (0)"]
     observed = Noted()
-    run(case=mlp(width=16, batch=4), overflow_activations_at=(), observed=observed)
+    run(case=mlp(width=16, batch=4), overflow_activations_at=(), noted=observed)
     assert observed["mlp/swallowed overflows"] == []
 
 

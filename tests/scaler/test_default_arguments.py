@@ -6,11 +6,11 @@ import torch
 from torch import nn
 
 from pytest_amp.cases import Case
-from pytest_amp.devices import find_device
 from pytest_amp.precision import Precision
-from pytest_amp.scaler import Training, check_scaler, plain_sgd
+from pytest_amp.scaler import plain_sgd
 from tests.observing import Noted
-from tests.scaler.test_check_scaler import BOTH, run
+from tests.scaler.checked import BOTH, checked
+from tests.scaler.test_check_scaler import run
 
 
 class Factors(nn.Module):
@@ -31,10 +31,7 @@ def scores(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
 def test_default_overflow_needs_no_low_output_of_a_module(precision: Precision) -> None:
     """A model of functions alone is checked by overflow in its gradients, with a note."""
     observed, case = Noted(), Case("factors", Factors, lambda: torch.arange(8), scores)
-    training = Training(case, find_device("cpu"), precision, overflow_gradients_at=(2,), overflow_activations_at=(6,))
-    steps = check_scaler(
-        training, observed.observe, nonfinite_buffers=(), note=observed.note, activations_required=False
-    )
+    steps = checked(case, observed, precision=precision, activations_required=False)
     assert [index for index, step in enumerate(steps) if step.skipped] == [2]
     (note,) = observed.notes
     assert note.startswith(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,14 +11,11 @@ from torch import nn
 from torch.nn import functional
 
 from pytest_amp.cases import Case
-from pytest_amp.devices import find_device
 from pytest_amp.failure import AmpFailure, AmpUsageError
-from pytest_amp.precision import BF16, FP16, Precision
-from pytest_amp.scaler import Iteration, Training, check_scaler, standard_step
+from pytest_amp.precision import Precision
 from tests.observing import Noted
 from tests.project import Project
-
-BOTH = pytest.mark.parametrize("precision", [FP16, BF16], ids=["fp16", "bf16"])
+from tests.scaler.checked import BOTH, checked
 
 
 def case(layer: Callable[[], nn.Module], shape: tuple[int, ...] = (6, 4)) -> Case:
@@ -31,24 +28,9 @@ def case(layer: Callable[[], nn.Module], shape: tuple[int, ...] = (6, 4)) -> Cas
     )
 
 
-def run(
-    case: Case,
-    *,
-    precision: Precision = FP16,
-    nonfinite_buffers: Collection[str] = (),
-    overflow_activations_at: Collection[int] = (6,),
-    train: Callable[[Iteration], object] = standard_step,
-) -> Noted:
-    noted, device = Noted(), find_device("cpu")
-    training = Training(
-        case,
-        device,
-        precision,
-        train=train,
-        overflow_gradients_at=(2,),
-        overflow_activations_at=overflow_activations_at,
-    )
-    check_scaler(training, noted.observe, nonfinite_buffers=nonfinite_buffers, note=noted.note)
+def run(case: Case, **options: Any) -> Noted:
+    noted = Noted()
+    checked(case, noted, **options)
     return noted
 
 

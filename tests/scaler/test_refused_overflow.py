@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,13 +10,12 @@ import torch
 from torch import nn
 
 from pytest_amp.cases import Case
-from pytest_amp.devices import find_device
 from pytest_amp.failure import AmpFailure
-from pytest_amp.precision import BF16, FP16, Precision
-from pytest_amp.scaler import Iteration, TraceStep, Training, check_scaler, standard_step
+from pytest_amp.precision import Precision
+from pytest_amp.scaler import Iteration, standard_step
 from tests.observing import Noted
+from tests.scaler.checked import BOTH, checked
 
-BOTH = pytest.mark.parametrize("precision", [FP16, BF16], ids=["fp16", "bf16"])
 Refuse = Callable[[torch.Tensor], object]
 
 
@@ -52,29 +51,16 @@ def case(refuse: Refuse, layer: Callable[[], nn.Module] = nn.Identity) -> Case:
     return Case("refusing", lambda: nn.Sequential(nn.Linear(8, 4), layer()), lambda: torch.randn(4, 8), loss)
 
 
-def run(
-    case: Case,
-    noted: Noted,
-    precision: Precision = FP16,
-    *,
-    train: Callable[[Iteration], object] = standard_step,
-    nonfinite_buffers: Collection[str] = (),
-) -> list[str]:
+def run(case: Case, noted: Noted | None = None, **options: Any) -> list[str]:
     """Return the iterations that were skipped."""
-    training = Training(
-        case, find_device("cpu"), precision, train=train, overflow_gradients_at=(2,), overflow_activations_at=(6,)
-    )
-    traced: tuple[TraceStep, ...] = check_scaler(
-        training, noted.observe, nonfinite_buffers=nonfinite_buffers, note=noted.note
-    )
-    return [str(index) for index, step in enumerate(traced) if step.skipped]
+    return [str(index) for index, step in enumerate(checked(case, noted, **options)) if step.skipped]
 
 
 @BOTH
 @pytest.mark.parametrize("refuse", [by_value_error, by_assertion, by_a_distribution, by_no_number])
 def test_check_continues_after_a_refused_overflow(precision: Precision, refuse: Refuse) -> None:
     noted = Noted()
-    assert run(case(refuse), noted, precision) == ["2"]
+    assert run(case(refuse), noted, precision=precision) == ["2"]
     (note,) = noted.notes
     assert "refusing: the training step raises at the inf that was planted in its forward pass (" in note
     assert "test_refused_overflow.py:" in note or refuse is by_a_distribution
@@ -97,7 +83,7 @@ def leaves_nonfinite_losses_out(iteration: Iteration) -> None:
 @BOTH
 def test_check_continues_after_a_step_that_leaves_out_an_overflow(precision: Precision) -> None:
     noted = Noted()
-    assert run(case(lambda _: None), noted, precision, train=leaves_nonfinite_losses_out) == ["2"]
+    assert run(case(lambda _: None), noted, precision=precision, train=leaves_nonfinite_losses_out) == ["2"]
     (note,) = noted.notes
     assert "the training step leaves out the batch at the inf that was planted in its forward pass" in note
     assert noted["refusing/refused overflows"] == ["6 (0)"]
@@ -109,7 +95,7 @@ def test_step_that_is_left_out_without_an_overflow_fails() -> None:
             standard_step(iteration)
 
     with pytest.raises(AmpFailure, match=r"iteration 4: the training step calls scaler\.step 0 times"):
-        run(case(lambda _: None), Noted(), train=leaves_one_out)
+        run(case(lambda _: None), train=leaves_one_out)
 
 
 def test_check_reports_wrong_steps_after_a_refused_overflow() -> None:
@@ -123,7 +109,7 @@ def test_check_reports_wrong_steps_after_a_refused_overflow() -> None:
         iteration.scaler.update()
 
     with pytest.raises(AmpFailure, match="depend on the scale"):
-        run(case(by_value_error), Noted(), train=clips_before_unscaling)
+        run(case(by_value_error), train=clips_before_unscaling)
 
 
 def test_buffer_names_are_accepted_after_a_refused_overflow() -> None:
@@ -139,7 +125,7 @@ def test_error_without_an_overflow_is_raised() -> None:
         standard_step(iteration)
 
     with pytest.raises(ValueError, match=r"^of the project$"):
-        run(case(lambda _: None), Noted(), train=fails)
+        run(case(lambda _: None), train=fails)
 
 
 @BOTH
@@ -157,6 +143,6 @@ def test_step_that_raises_at_an_inf_gradient_fails(precision: Precision) -> None
         iteration.scaler.update()
 
     with pytest.raises(AmpFailure, match="iteration 2: the training step raises at an inf in a gradient") as raised:
-        run(case(lambda _: None), Noted(), precision, train=clips_finite_gradients_only)
+        run(case(lambda _: None), precision=precision, train=clips_finite_gradients_only)
     assert "RuntimeError (test_refused_overflow.py:" in str(raised.value)
     assert "error_if_nonfinite=True" in str(raised.value)

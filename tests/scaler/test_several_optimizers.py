@@ -13,11 +13,10 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from pytest_amp.cases import Case
-from pytest_amp.devices import find_device
 from pytest_amp.failure import AmpFailure
-from pytest_amp.precision import FP16
-from pytest_amp.scaler import Iteration, TraceStep, Train, Training, check_scaler
+from pytest_amp.scaler import Iteration, TraceStep, Train
 from tests.observing import Noted
+from tests.scaler.checked import checked
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -57,17 +56,8 @@ def of_critic(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
 
 
 def check(train: Train, noted: Noted | None = None) -> tuple[TraceStep, ...]:
-    training = Training(
-        Case("adversaries", Adversaries, batch, both_losses),
-        find_device("cpu"),
-        FP16,
-        train=train,
-        make_optimizer=of_critic,
-        overflow_gradients_at=(2,),
-        overflow_activations_at=(6,),
-    )
-    noted = Noted() if noted is None else noted
-    return check_scaler(training, noted.observe, nonfinite_buffers=(), note=noted.note)
+    case = Case("adversaries", Adversaries, batch, both_losses)
+    return checked(case, noted, train=train, make_optimizer=of_critic)
 
 
 def model_of(iteration: Iteration) -> Adversaries:

@@ -10,11 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from pytest_amp.cases import Case
-from pytest_amp.devices import find_device
 from pytest_amp.failure import AmpFailure
-from pytest_amp.precision import FP16
-from pytest_amp.scaler import Iteration, Train, Training, check_scaler
+from pytest_amp.scaler import Iteration, Train
 from tests.observing import Noted
+from tests.scaler.checked import checked
 from tests.scaler.test_several_optimizers import (
     Adversaries,
     back,
@@ -66,16 +65,8 @@ class Wrapper(torch.optim.Optimizer):
 
 def check(train: Train, build: Callable[[], nn.Module] = Adversaries) -> Noted:
     noted = Noted()
-    training = Training(
-        Case("adversaries", build, batch, both_losses if build is Adversaries else critic_loss),
-        find_device("cpu"),
-        FP16,
-        train=train,
-        make_optimizer=lambda parameters: of_critic([p for p in parameters if p.dim()]),
-        overflow_gradients_at=(2,),
-        overflow_activations_at=(6,),
-    )
-    check_scaler(training, noted.observe, nonfinite_buffers=(), note=noted.note)
+    case = Case("adversaries", build, batch, both_losses if build is Adversaries else critic_loss)
+    checked(case, noted, train=train, make_optimizer=lambda parameters: of_critic([p for p in parameters if p.dim()]))
     return noted
 
 

@@ -16,7 +16,8 @@ from pytest_amp.failure import AmpFailure
 from pytest_amp.precision import FP16, Precision
 from pytest_amp.scaler import Iteration, Train, Training, check_scaler
 from tests.observing import unheeded
-from tests.scaler.test_check_scaler import BOTH, backward, finish, run
+from tests.scaler.checked import BOTH
+from tests.scaler.test_check_scaler import backward, finish, run
 
 
 def counts_a_clean_step_twice(iteration: Iteration) -> None:
