@@ -6,29 +6,15 @@ import pytest
 import torch
 from torch.nn import functional
 
-from pytest_amp.devices import find_device
 from pytest_amp.failure import AmpFailure
 from pytest_amp.precision import BF16, FP16, Precision
 from pytest_amp.scaler import Iteration
 from pytest_amp.scaler.iteration import Train
-from pytest_amp.training import Setup, check_training
-from tests.check.models import back, by_nothing, turned
-from tests.observing import unheeded
+from tests.check.models import back
+from tests.training.test_any_loss import train
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 BOTH = pytest.mark.parametrize("precision", [BF16, FP16], ids=["bf16", "fp16"])
-
-
-def train(step: Train, precision: Precision) -> None:
-    setup = Setup(
-        turned(by_nothing),
-        find_device("cpu"),
-        precision,
-        steps=3,
-        train=step,
-        make_optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.5),
-    )
-    check_training(setup, unheeded)
 
 
 def forward(iteration: Iteration) -> torch.Tensor:
@@ -52,7 +38,7 @@ def each_part(iteration: Iteration) -> None:
 @BOTH
 def test_step_for_each_part_of_an_accumulated_gradient_is_named(precision: Precision) -> None:
     with pytest.raises(AmpFailure, match="iteration 1: gradients are added to those of a step in the same") as raised:
-        train(each_part, precision)
+        train(each_part, precision=precision, steps=3)
     line = take.__code__.co_firstlineno
     assert raised.match(rf"line .*test_accumulation\.py:({line + 1}|{line + 2})\b")
 
@@ -82,4 +68,4 @@ def accumulates(iteration: Iteration) -> None:
 
 @pytest.mark.parametrize("step", [two_steps, passes_between, accumulates])
 def test_steps_that_begin_without_gradients_are_accepted(step: Train) -> None:
-    train(step, BF16)
+    train(step, steps=3)
