@@ -13,8 +13,8 @@ def observing(value: str, kind: str = "rule") -> str:
     return f"def test_it(amp):\n    amp.observe('x', {value}, kind={kind!r})\n"
 
 
-def recorded(project: Project, *arguments: str, name: str = "old.json") -> None:
-    result = project.here(*ON_CPU, f"--amp-record={name}", *arguments)
+def recorded(project: Project, *arguments: str) -> None:
+    result = project.here(*ON_CPU, "--amp-record=old.json", *arguments)
     assert result.ret == 0, result.outlines
 
 

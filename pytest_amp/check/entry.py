@@ -87,8 +87,8 @@ def kind_of_check(check: str) -> str:
     return f"check-{check.partition(':')[0]}"
 
 
-def entry_of_failure(check: str, failure: AmpFailure, *, severity: Severity = Severity.ERROR) -> Entry:
-    """Return the entry of a failed check: its message and its parts, without the commands.
+def entry_of_failure(check: str, failure: AmpFailure) -> Entry:
+    """Return the entry of a failed check, an error: its message and its parts, without the commands.
 
     An argument that accepts the result is shown: ``amp.check`` takes those of its checks.
     """
@@ -96,7 +96,7 @@ def entry_of_failure(check: str, failure: AmpFailure, *, severity: Severity = Se
     shown = {label: text for label, text in failure.parts.items() if text and label not in hidden}
     return Entry(
         kind="low-branch" if isinstance(failure, OtherProgram) else kind_of_check(check),
-        severity=severity,
+        severity=Severity.ERROR,
         module="",
         site=failure.site or "",
         message=failure.what,

@@ -34,19 +34,14 @@ def findings_of_case(case: Case, conditions: Conditions) -> tuple[Finding, ...]:
 
 
 def findings_of_training(
-    case: Case,
-    conditions: Conditions,
-    train: TrainingStep,
-    *,
-    optimizer: MakeOptimizer | None = None,
-    steps: int = 3,
+    case: Case, conditions: Conditions, train: TrainingStep, *, optimizer: MakeOptimizer | None = None
 ) -> tuple[Finding, ...]:
-    """Return the findings of a few iterations of a user's training step, as ``amp.check_training`` calls it.
+    """Return the findings of three iterations of a user's training step, as ``amp.check_training`` calls it.
 
     Findings of the model and the case's loss are left to ``findings_of_case``. An exception of the user's code is
     passed on.
     """
-    record = record_training(case, conditions, train, optimizer=optimizer, steps=steps)
+    record = record_training(case, conditions, train, optimizer=optimizer)
     return findings_of(_of_training(record))
 
 

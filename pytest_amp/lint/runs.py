@@ -36,6 +36,9 @@ from pytest_amp.training.trajectory import TrainingIteration, TrainingStep
 
 __tracebackhide__ = is_usage_error
 
+#: Number of iterations of a training step that are recorded.
+_ITERATIONS = 3
+
 
 @dataclass(frozen=True)
 class LowTensor:
@@ -187,13 +190,13 @@ class TrainingRecord:
 
 
 def record_training(
-    case: Case, conditions: Conditions, train: TrainingStep, *, optimizer: MakeOptimizer | None, steps: int
+    case: Case, conditions: Conditions, train: TrainingStep, *, optimizer: MakeOptimizer | None
 ) -> TrainingRecord:
-    """Run ``train`` for a few iterations in mixed precision under a recorder; exceptions are passed on.
+    """Run ``train`` for three iterations in mixed precision under a recorder; exceptions are passed on.
 
     The infinities of the same iterations in float32, up to an exception, are recorded first.
     """
-    loop = _Loop(case, conditions, train, optimizer, steps)
+    loop = _Loop(case, conditions, train, optimizer)
     plain = _recorder(conditions)
     plain.float32 = None
     with refusals_end():
@@ -224,7 +227,6 @@ class _Loop:
     conditions: Conditions
     train: TrainingStep
     optimizer: MakeOptimizer | None
-    steps: int
 
     def run(
         self, recorder: Recorder, *, low: bool
@@ -243,7 +245,7 @@ class _Loop:
         device_or_recorder: Any = GivenDevice(device, recorder)
         idle = idle_steps(instance)
         with _quiet(self.conditions), recorder.on():
-            for index in range(self.steps):
+            for index in range(_ITERATIONS):
                 recorder.stage = index
                 scaler.begin()
                 iteration = TrainingIteration(

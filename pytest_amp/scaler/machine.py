@@ -150,10 +150,8 @@ class Programs(RuleBasedStateMachine):
             self.both.compare()
 
 
-def run_programs(
-    device: Device, precision: Precision, *, programs: int, calls: int = 60, seed: int = 0
-) -> collections.Counter[str]:
-    """Run ``programs`` programs of up to ``calls`` rules; return the number of each call.
+def run_programs(device: Device, precision: Precision, *, programs: int, seed: int = 0) -> collections.Counter[str]:
+    """Run ``programs`` programs of up to 60 rules; return the number of each call.
 
     Raises AssertionError for a program whose two sides disagree, shrunk to the shortest one found.
     """
@@ -164,7 +162,7 @@ def run_programs(
 
     settings = hypothesis.settings(
         max_examples=programs,
-        stateful_step_count=calls,
+        stateful_step_count=60,
         deadline=None,
         database=None,
         report_multiple_bugs=False,
