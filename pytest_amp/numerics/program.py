@@ -89,12 +89,14 @@ def _without_rounding(run: CaseRun, region: Region, calls: _Calls | None = None)
 class _Call:
     """Call that computes values: its place as text, its line, and the rounded sum of its first result's magnitudes.
 
-    Nine digits of this sum distinguish results, and do not depend on the order of summation in float64.
+    Nine digits of this sum distinguish results, and do not depend on the order of summation in float64. ``is_own`` is
+    True in a backward pass of the user's own.
     """
 
     place: str
     line: str | None
     size: str
+    is_own: bool
 
 
 @dataclass
@@ -120,24 +122,33 @@ class _Calls:
         for value in torch_private.flat(result)[0]:
             values = torch_private.values_of(value) if isinstance(value, torch.Tensor) else None
             if values is not None and values.is_floating_point():
-                self.all.append(_Call(self._place(call, site), site.line, f"{float(values.abs().sum()):.9e}"))
+                size = f"{float(values.abs().sum()):.9e}"
+                self.all.append(_Call(self._place(call, site), site.line, size, site.is_own))
                 return
 
     def _place(self, call: torch_private.Dispatched, site: Site) -> str:
         return f"{operator_of(call)} in {in_words(site.module, self.names)}, {site.direction.value} pass"
 
 
-def _first_of_its_own(run: CaseRun) -> _Call | None:
-    """Find the first call on low-precision dtypes whose result the float32 program never computes."""
+def _first_of_its_own(run: CaseRun) -> tuple[_Call | None, str | None]:
+    """Find the first call on low-precision dtypes whose result the float32 program never computes, and its line.
+
+    If the call before it is the last one of a user's backward pass, that returns what float32 computes on the way only:
+    the line is that one's.
+    """
     low, float32 = _Calls(), _Calls()
     _without_rounding(run, run.prediction.region, low)
     _without_rounding(run, contextlib.nullcontext, float32)
     known = {call.size for call in float32.all}
-    return next((call for call in low.all if call.size not in known), None)
+    index = next((index for index, call in enumerate(low.all) if call.size not in known), None)
+    if index is None:
+        return None, None
+    call, before = low.all[index], low.all[max(index - 1, 0)]
+    return call, before.line if before.is_own and not call.is_own else call.line
 
 
 def _failure(run: CaseRun, bad: list[str], *, error: float, noise: float) -> OtherProgram:
-    call = _first_of_its_own(run)
+    call, line = _first_of_its_own(run)
     return OtherProgram(
         f"{run.describe(bad[0])} differs from float64 by {error:.3g} before anything is rounded{other_names(bad)}",
         label_before="expected",
@@ -147,6 +158,6 @@ def _failure(run: CaseRun, bad: list[str], *, error: float, noise: float) -> Oth
             if call is None
             else f"the first result that the float32 program does not have: {call.place}"
         ),
-        site=None if call is None else call.line,
+        site=line,
         likely="a branch for low-precision tensors, or for autocast, that computes something else than that of float32",
     )

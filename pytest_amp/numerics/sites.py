@@ -24,6 +24,8 @@ class Site:
     direction: Direction
     node: str | None
     line: str | None
+    #: Whether the line is in a backward pass of the user's own, not that of the forward call.
+    is_own: bool = False
 
 
 @contextlib.contextmanager
@@ -76,9 +78,9 @@ class Sites:
         # A node was created by the first call after which the next sequence number is larger.
         index = bisect.bisect_right(self._numbers, torch_private.number_of(node))
         if hasattr(node, "variable") or index == len(self._sites):
-            return Site(None, Direction.BACKWARD, None, line)
+            return Site(None, Direction.BACKWARD, None, line, is_own=line is not None)
         forward = self._sites[index]
-        return Site(forward.module, Direction.BACKWARD, _forward_name(node), line or forward.line)
+        return Site(forward.module, Direction.BACKWARD, _forward_name(node), line or forward.line, line is not None)
 
 
 def in_words(module: torch.nn.Module | None, names: Mapping[int, str]) -> str:

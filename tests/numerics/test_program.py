@@ -32,6 +32,26 @@ class LongGradient(torch.autograd.Function):
         return gradient * 1.05 if gradient.dtype in LOW else gradient
 
 
+class Incomplete(torch.autograd.Function):
+    """Softmax whose gradient lacks its second term in low precision: float32 computes the first one on the way."""
+
+    @staticmethod
+    def forward(context: Any, x: Tensor) -> Tensor:
+        result = x.float().softmax(-1)
+        context.save_for_backward(result)
+        return result.to(x.dtype)
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor) -> Tensor:
+        (result,) = context.saved_tensors
+        if gradient.dtype in LOW:
+            first: Tensor = result.to(gradient.dtype) * gradient
+            return first
+        product = result * gradient
+        both: Tensor = product - result * product.sum(-1, keepdim=True)
+        return both
+
+
 def tilted(x: Tensor) -> Tensor:
     return x * 1.05 if x.dtype in LOW else x
 
@@ -84,6 +104,13 @@ def test_wrong_branch_for_low_precision_is_red_with_its_line(function: Any, prec
     assert "before anything is rounded" in text
     assert "mul in the model (Between)" in text
     assert line_of(tilted if function is tilted else LongGradient, "1.05") in text
+
+
+@BOTH
+def test_low_branch_that_returns_an_intermediate_result_is_named(precision: Precision) -> None:
+    text = failure(case_of(Incomplete.apply), CPU, precision)
+    assert "before anything is rounded" in text
+    assert line_of(Incomplete, "result.to(gradient.dtype)") in text
 
 
 @BOTH
