@@ -76,7 +76,7 @@ def _of_case(record: CaseRecord) -> Iterator[Suspect]:
     yield from regions_rules.region_suspects(program, record.plain)
     yield from regions_rules.nothing_low(program)
     yield from regions_rules.threads(program)
-    yield from state_rules.low_parameters(record.parameters)
+    yield from state_rules.low_parameters(record.parameters, record.case.build)
     yield from state_rules.low_buffers(record.buffers, record.written)
     yield from state_rules.rounded_updates(calls)
     yield from state_rules.replaced_buffers(record.written)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 import torch
 
@@ -11,6 +11,7 @@ from pytest_amp.lint.place import Place
 from pytest_amp.lint.program import PRODUCTS, TRANSPARENT, Call, Operand, Program, Role, ancestors
 from pytest_amp.lint.runs import LowTensor
 from pytest_amp.lint.suspect import Suspect
+from pytest_amp.numerics.callers import definition_of
 from pytest_amp.precision import dtype_name
 from pytest_amp.text.amounts import counted
 
@@ -24,8 +25,8 @@ _OF_ONE_VALUE = frozenset({
 _NO_ARITHMETIC = ("_local_scalar_dense", "zeros_like", "ones_like", "empty_like", "full_like", "new_zeros")
 
 
-def low_parameters(tensors: Sequence[LowTensor]) -> Iterator[Suspect]:
-    """Yield the parameters that an optimizer updates in a low dtype."""
+def low_parameters(tensors: Sequence[LowTensor], build: Callable[..., object] | None = None) -> Iterator[Suspect]:
+    """Yield the parameters that an optimizer updates in a low dtype, of a model that ``build`` makes."""
     if not tensors:
         return
     first = tensors[0]
@@ -35,13 +36,25 @@ def low_parameters(tensors: Sequence[LowTensor]) -> Iterator[Suspect]:
     yield Suspect(
         "low-parameters",
         f"the parameter {first.name}{more} {dtype} ({method} of the model or a part of it, a dtype= or a default "
-        "dtype), and an optimizer updates them: small updates of a weight round away",
+        "dtype), and an optimizer updates them: small updates of a weight round away"
+        + _builder(build, first.place or Place()),
         f"Keep trained parameters in float32, without {method}, dtype= or another default dtype: autocast casts "
         "weights where they are used",
         first.place or Place(),
         severity=Severity.ERROR,
         module=first.name.rpartition(".")[0],
     )
+
+
+def _builder(build: Callable[..., object] | None, place: Place) -> str:
+    """Return the function that builds the model, as the end of a sentence, if the place is in another function.
+
+    It may have set the default dtype. The line of a lambda, in the test, says nothing.
+    """
+    name, line = getattr(build, "__qualname__", "").rpartition("<locals>.")[2], definition_of(build)
+    if not name or not line or name == "<lambda>" or place.function.startswith(name):
+        return ""
+    return f"; the model is built by {name} ({line})"
 
 
 def changed_parameters(tensors: Sequence[LowTensor], definition: str) -> Iterator[Suspect]:

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from tests.lint.linted import around, case, kinds, line_of, of_case, of_evaluation
+from tests.lint.linted import around, case, kinds, line_of, network, of_case, of_evaluation
 
 BOTH = pytest.mark.parametrize("dtype", ["bf16", "fp16"])
 
@@ -116,3 +116,16 @@ def test_exception_without_a_finding_is_passed_on() -> None:
 
 def test_case_of_the_advice_is_green_without_a_mistake() -> None:
     assert not kinds(of_case(case()))
+
+
+def low_by_default() -> nn.Module:
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        return network()
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_function_that_builds_low_parameters_by_a_default_dtype_is_named() -> None:
+    (finding,) = [finding for finding in of_case(case(low_by_default)) if finding.kind == "low-parameters"]
+    assert f"built by low_by_default (tests/lint/test_advice.py:{line_of(low_by_default)})" in finding.message
