@@ -38,18 +38,22 @@ def origin_at(  # noqa: PLR0913  # arguments of one step
     )
 
 
-def at_any_scale(training: Training) -> AmpFailure:
-    """Return the failure of a training step whose gradients are finite at none of the tried scales."""
-    realised = training.case.realise(seed=training.seed)
-    origin = origin_at(
+def _first_origin(training: Training, realised: Realised, scale: float) -> Origin | None:
+    """Return the origin of nonfinite values in the first step of a training, at ``scale``."""
+    return origin_at(
         training.case,
         realised.model,
         realised.batch,
         training.device,
         training.precision,
         seed=training.seed,
-        scale=LEAST_SCALE,
+        scale=scale,
     )
+
+
+def at_any_scale(training: Training) -> AmpFailure:
+    """Return the failure of a training step whose gradients are finite at none of the tried scales."""
+    origin = _first_origin(training, training.case.realise(seed=training.seed), LEAST_SCALE)
     return AmpFailure(
         f"{training.case.name}: the gradients are not finite at any scale from 65536 down to 2**-24",
         now=None if origin is None else origin.now,
@@ -64,15 +68,7 @@ def of_underflow(training: Training, scale: float, share: float) -> AmpFailure:
     realised, larger, origin = training.case.realise(seed=training.seed), scale, None
     while origin is None and larger < LARGEST_SCALE:
         larger *= 4
-        origin = origin_at(
-            training.case,
-            realised.model,
-            realised.batch,
-            training.device,
-            training.precision,
-            seed=training.seed,
-            scale=larger,
-        )
+        origin = _first_origin(training, realised, larger)
     now = f"{share:.0%} of the gradients' size is 0 at a scale of {scale:.3g}"
     return AmpFailure(
         f"{training.case.name}: no scale fits the gradients: at one where all are finite, others underflow",

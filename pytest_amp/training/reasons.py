@@ -7,17 +7,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pytest_amp.account import receive
-from pytest_amp.cases import Realised, loss_of, passes
-from pytest_amp.failure import AmpFailure
-from pytest_amp.numerics import Conditions, predict
+from pytest_amp.cases import Realised, loss_of
+from pytest_amp.numerics import Conditions
 from pytest_amp.numerics.conditioning import jumps_of
 from pytest_amp.numerics.draws import Draws
 from pytest_amp.numerics.nonfinite import Origins, origin_in_step, recorded_origins, refusals_are_expected
 from pytest_amp.numerics.oracle.module_places import Direction
 from pytest_amp.numerics.predicted import likely_operator
 from pytest_amp.numerics.prediction import ORACLE, manual_region
-from pytest_amp.training.rounding import before_step
+from pytest_amp.training.rounding import predicted_step
 from pytest_amp.training.trajectory import Setup, TrainingIteration, TrajectoryStep, run
 
 #: Relative difference of gradient norms above which it is reported as the cause; rounding never reaches a tenth.
@@ -117,16 +115,10 @@ def likely_forward(setup: Setup, step: int, draws: Draws, *, allowed: float) -> 
     Manual casts then compute a loss that is off by more than half of ``allowed`` from the float32 run's weights, which
     no update in a low dtype has touched.
     """
-    try:
-        realised = before_step(setup, step, draws)
-        prediction = predict(setup.case, realised, setup.device, setup.precision, seed=setup.seed_of(step))
-    except AmpFailure as failure:
-        receive(failure)
+    predicted = predicted_step(setup, step, draws)
+    if predicted is None:
         return None
-    except Exception as error:  # whatever a model raises in float64 or with manual casts
-        if passes(error):
-            raise
-        return None
+    realised, prediction = predicted
     exact, cast = (float(loss_of(run.outputs)) for run in (prediction.exact, prediction.reference))
     if not abs(cast - exact) > allowed / 2:
         return None

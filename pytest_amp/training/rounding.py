@@ -49,15 +49,10 @@ def rounded_step(setup: Setup, index: int, names: Container[str], draws: Draws) 
 
     ``draws`` are the training's random numbers. Returns None for a step that cannot be predicted.
     """
-    try:
-        prediction = _prediction(setup, index, draws)
-    except AmpFailure as failure:
-        receive(failure)
+    predicted = predicted_step(setup, index, draws)
+    if predicted is None:
         return None
-    except Exception as error:  # whatever a model raises in float64 or with manual casts
-        if passes(error):
-            raise
-        return None
+    _, prediction = predicted
     exact = _gradients(prediction.exact, names)
     return RoundedStep(
         exact,
@@ -67,12 +62,20 @@ def rounded_step(setup: Setup, index: int, names: Container[str], draws: Draws) 
     )
 
 
-def _prediction(setup: Setup, index: int, draws: Draws) -> Prediction:
-    realised = before_step(setup, index, draws)
-    return predict(setup.case, realised, setup.device, setup.precision, seed=setup.seed_of(index))
+def predicted_step(setup: Setup, index: int, draws: Draws) -> tuple[Realised, Prediction] | None:
+    """Return the float32 run's model before step ``index``, and the step's prediction; None if there is none."""
+    try:
+        realised = _before_step(setup, index, draws)
+        return realised, predict(setup.case, realised, setup.device, setup.precision, seed=setup.seed_of(index))
+    except AmpFailure as failure:
+        receive(failure)
+    except Exception as error:  # whatever a model raises in float64 or with manual casts
+        if passes(error):
+            raise
+    return None
 
 
-def before_step(setup: Setup, index: int, draws: Draws) -> Realised:
+def _before_step(setup: Setup, index: int, draws: Draws) -> Realised:
     """Return the float32 run's model before step ``index``, its batch, and ``draws`` to replay if there are any."""
     instances: dict[int, Realised] = {}
 
